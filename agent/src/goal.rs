@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use api::NodeMigration;
 use api::node_migration::NodeMigrationSpec;
-use flannel_to_calico::phase::Goal;
 use futures::StreamExt;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
@@ -14,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::backoff::Backoff;
 use crate::host::random;
+use crate::kinds::{self, Attention};
 
 /// The longest pause between two attempts to reach the API server while the node is being migrated and should not wait longer.
 pub const LONGEST_PAUSE_WHILE_MIGRATING: Duration = Duration::from_secs(5);
@@ -66,20 +66,26 @@ pub fn follow(client: Client, node: &str) -> (watch::Receiver<WatchedObject>, Jo
 }
 
 fn longest_pause(seen: &WatchedObject) -> Duration {
-    match seen {
-        WatchedObject::Present(object) if object.spec.started || object.spec.goal != Goal::Hold => {
-            LONGEST_PAUSE_WHILE_MIGRATING
-        }
-        WatchedObject::Present(object) if is_observed(&object.spec) => LONGEST_PAUSE_ON_WATCH,
-        WatchedObject::Unknown | WatchedObject::Absent | WatchedObject::Present(_) => LONGEST_PAUSE,
+    let attention = match seen {
+        WatchedObject::Present(object) => attention(&object.spec),
+        WatchedObject::Unknown | WatchedObject::Absent => Attention::Idle,
+    };
+    match attention {
+        Attention::Changing => LONGEST_PAUSE_WHILE_MIGRATING,
+        Attention::Observed => LONGEST_PAUSE_ON_WATCH,
+        Attention::Idle => LONGEST_PAUSE,
     }
 }
 
-/// Whether the coordinator needs the agent's observations, though the node is not being migrated now.
-fn is_observed(spec: &NodeMigrationSpec) -> bool {
-    let on_every_node =
-        spec.pod_cidr.is_some() || spec.service_cidr.is_some() || spec.calico_datastore.is_some();
-    !spec.flows.is_empty() || !spec.probes.is_empty() || (on_every_node && spec.finished_at.is_none())
+/// How closely the agent follows its NodeMigration: the coordinator may need its observations although the host does not change.
+fn attention(spec: &NodeMigrationSpec) -> Attention {
+    match kinds::attention(spec) {
+        _ if spec.started => Attention::Changing,
+        Attention::Changing => Attention::Changing,
+        _ if !spec.flows.is_empty() || !spec.probes.is_empty() => Attention::Observed,
+        Attention::Observed if spec.finished_at.is_none() => Attention::Observed,
+        Attention::Observed | Attention::Idle => Attention::Idle,
+    }
 }
 
 #[cfg(test)]
@@ -92,7 +98,7 @@ mod tests {
     #[rstest]
     #[case::idle(json!({}), LONGEST_PAUSE)]
     #[case::admitted(json!({ "started": true }), LONGEST_PAUSE_WHILE_MIGRATING)]
-    #[case::goal_flannel(json!({ "goal": "Flannel" }), LONGEST_PAUSE_WHILE_MIGRATING)]
+    #[case::goal_flannel(json!({ "flannelToCalico": { "goal": "Flannel" } }), LONGEST_PAUSE_WHILE_MIGRATING)]
     #[case::with_flows(
         json!({ "flows": [{ "class": "OldToOld", "source": "u", "to": "node b", "address": "10.244.1.2", "port": 9812 }] }),
         LONGEST_PAUSE_ON_WATCH

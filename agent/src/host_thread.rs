@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::goal::WatchedObject;
 use crate::health::Health;
-use crate::kinds::Kinds;
+use crate::kinds::{self, Kinds};
 use crate::metrics::Metrics;
 use crate::report::{Pending, Report};
 
@@ -244,7 +244,7 @@ impl Turns {
             Some(_) => {}
             None if self.last_failure.is_empty() => {}
             None => {
-                tracing::info!(phase = ?report.phase, "the agent continues");
+                tracing::info!(message = report.message, "the agent continues");
                 self.last_failure.clear();
             }
         }
@@ -256,7 +256,9 @@ fn generation(object: &NodeMigration) -> i64 {
 }
 
 fn pace(report: &Report) -> Pace {
-    let all_pass = report.checks.iter().all(|check| check.verdict == Verdict::Pass);
+    let all_pass = kinds::checks(&report.kinds)
+        .iter()
+        .all(|check| check.verdict == Verdict::Pass);
     let slow = if all_pass { RESYNC } else { RESYNC_WHILE_REFUSED };
     let (next, rest) = match (&report.failure, report.pending) {
         (Some(_), _) => (AFTER_FAILURE, CALM),

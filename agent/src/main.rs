@@ -8,13 +8,10 @@ use agent::args::{Arguments, Command, Echo, Run, Traffic};
 use agent::goal;
 use agent::health::Health;
 use agent::host::folders::FolderWatch;
-use agent::host::netlink::{self, Netlink};
+use agent::host::netlink;
 use agent::host_thread::{HostThread, Parts};
-use agent::kinds::Kinds;
 use agent::kinds::flannel_to_calico::observe::Paths;
-use agent::kinds::flannel_to_calico::work::{Configuration, Worker};
-use agent::kinds::pod_cidr::observe::Observer;
-use agent::kinds::service_cidr::expected::{self, WatchedRecord};
+use agent::kinds::{HostParts, Kinds, Watched};
 use agent::metrics::Metrics;
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
@@ -27,7 +24,8 @@ use runtime::client::{Limit, Observer as ClientObserver};
 use runtime::log::Log;
 use runtime::secure_metrics::SecureMetrics;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
+use tokio::task::{JoinError, JoinHandle};
 
 /// Pause between two attempts to open a socket that another process may hold for now.
 const NEXT_TRY: Duration = Duration::from_secs(5);
@@ -139,27 +137,28 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
     let health = Arc::new(Health::starting());
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let (seen, mut goals) = goal::follow(watching.clone(), &node);
-    let (expected, mut questions) = expected::follow(watching, seen.clone());
-    let parts = parts_of_host(
-        Configuration {
-            node: node.clone(),
-            paths: Paths {
-                proc: proc_dir,
-                flannel: flannel_dir,
-                cni_state: cni_state_dir,
-                // Observed until the settings of a Migration name another folder.
-                cni_configuration: CNI_CONFIGURATION_DIRECTORY.into(),
-                cni_plugins: cni_plugins_dir,
-                sysctl: sysctl_dir,
-            },
-            state: state_dir,
+    let (watched, watches) = Watched::start(&watching, &seen);
+    let (of_metrics, of_health) = (Arc::clone(&metrics), Arc::clone(&health));
+    let of_node = node.clone();
+    let parts = move |folders| HostParts {
+        node: of_node,
+        paths: Paths {
+            proc: proc_dir,
+            flannel: flannel_dir,
+            cni_state: cni_state_dir,
+            // Observed until the settings of a Migration name another folder.
+            cni_configuration: CNI_CONFIGURATION_DIRECTORY.into(),
+            cni_plugins: cni_plugins_dir,
+            sysctl: sysctl_dir,
         },
+        state: state_dir,
         pod_uid,
         config,
-        expected,
-        Arc::clone(&metrics),
-        Arc::clone(&health),
-    );
+        folders,
+        metrics: of_metrics,
+        health: of_health,
+    };
+    let parts = parts_of_host(parts, watched);
     let host = HostThread::start(parts, seen.clone(), Arc::clone(&metrics), Arc::clone(&health))?;
     let serves = async {
         // The host thread needs neither of them: a program that holds the port cannot delay the dead man's switch.
@@ -181,7 +180,7 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
         ended = serves => ended,
         // A task that ends takes its watch with it: a new process is better than one without a watch.
         ended = &mut goals => anyhow::bail!("the watch of this node's NodeMigration ended: {ended:?}"),
-        ended = &mut questions => anyhow::bail!("the watch of MigrationRecords ended: {ended:?}"),
+        ended = any_of(watches) => anyhow::bail!("a watch of the API ended: {ended:?}"),
         _ = terminate.recv() => Ok(()),
         _ = tokio::signal::ctrl_c() => Ok(()),
     }
@@ -204,36 +203,25 @@ where
     }
 }
 
+/// Waits until one of the tasks ends. Waits for ever without a task.
+async fn any_of(tasks: Vec<JoinHandle<()>>) -> Result<(), JoinError> {
+    if tasks.is_empty() {
+        return std::future::pending().await;
+    }
+    futures::future::select_all(tasks).await.0
+}
+
 /// Everything that touches the host, to be created on the host thread.
 fn parts_of_host(
-    configuration: Configuration,
-    pod_uid: String,
-    config: Config,
-    expected: watch::Receiver<WatchedRecord>,
-    metrics: Arc<Metrics>,
-    health: Arc<Health>,
+    of_host: impl FnOnce(Arc<FolderWatch>) -> HostParts + Send,
+    watched: Watched,
 ) -> impl FnOnce() -> anyhow::Result<Parts> + Send {
     move || {
         let changed = Arc::new(Notify::new());
         let watching = netlink::watch(Arc::clone(&changed));
         let folders = Arc::new(FolderWatch::start(Arc::clone(&changed)));
-        let observer = Observer::new(
-            CNI_CONFIGURATION_DIRECTORY.into(),
-            Arc::clone(&folders),
-            Arc::clone(&metrics),
-            Arc::clone(&health),
-        );
-        let services = agent::kinds::service_cidr::observe::Observer::new(
-            configuration.paths.proc.clone(),
-            pod_uid,
-            &config,
-            expected,
-            Arc::clone(&metrics),
-            Arc::clone(&health),
-        );
-        let worker = Worker::new(configuration, Netlink::connect()?, folders, metrics, health);
         Ok(Parts {
-            kinds: Kinds::new(worker, observer, services),
+            kinds: Kinds::start(&of_host(folders), watched)?,
             changed,
             watching,
         })

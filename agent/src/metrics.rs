@@ -48,14 +48,6 @@ pub struct Metrics {
 impl Metrics {
     /// Registers every metric.
     pub fn new() -> Result<Self, prometheus::Error> {
-        let registry = Registry::new();
-        let build = GaugeVec::new(
-            Opts::new("replumb_build_info", "Always 1; the version is the label."),
-            &["version", "component"],
-        )?;
-        build
-            .with_label_values(&[env!("CARGO_PKG_VERSION"), "agent"])
-            .set(1.0);
         let metrics = Self {
             phase: IntGaugeVec::new(
                 Opts::new(
@@ -108,32 +100,37 @@ impl Metrics {
             )?,
             traffic: TrafficMetrics::new()?,
             api: ApiMetrics::new()?,
-            registry,
+            registry: Registry::new(),
         };
-        for collector in [
-            Box::new(build) as Box<dyn Collector>,
-            Box::new(metrics.phase.clone()),
-            Box::new(metrics.checks.clone()),
-            Box::new(metrics.leftovers.clone()),
-            Box::new(metrics.failing.clone()),
-            Box::new(metrics.step_duration.clone()),
-            Box::new(metrics.observe_duration.clone()),
-            Box::new(metrics.turns.clone()),
-            Box::new(metrics.writes.clone()),
-            Box::new(metrics.probes.clone()),
-        ]
-        .into_iter()
-        .chain(metrics.traffic.collectors())
-        .chain(metrics.api.collectors())
-        {
-            metrics.registry.register(collector)?;
-        }
+        metrics.register()?;
         for outcome in ["written", "error"] {
             metrics.writes.with_label_values(&[outcome]).inc_by(0);
         }
         metrics.set_phase(None);
         metrics.set_probes(0, 0);
         Ok(metrics)
+    }
+
+    fn register(&self) -> Result<(), prometheus::Error> {
+        for collector in [
+            Box::new(build_info()?) as Box<dyn Collector>,
+            Box::new(self.phase.clone()),
+            Box::new(self.checks.clone()),
+            Box::new(self.leftovers.clone()),
+            Box::new(self.failing.clone()),
+            Box::new(self.step_duration.clone()),
+            Box::new(self.observe_duration.clone()),
+            Box::new(self.turns.clone()),
+            Box::new(self.writes.clone()),
+            Box::new(self.probes.clone()),
+        ]
+        .into_iter()
+        .chain(self.traffic.collectors())
+        .chain(self.api.collectors())
+        {
+            self.registry.register(collector)?;
+        }
+        Ok(())
     }
 
     /// Sets the phase of the host; `None` while it is unknown.
@@ -171,6 +168,18 @@ impl Metrics {
     pub fn text(&self) -> Result<String, prometheus::Error> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
+}
+
+/// The version of the agent as a label.
+fn build_info() -> Result<GaugeVec, prometheus::Error> {
+    let build = GaugeVec::new(
+        Opts::new("replumb_build_info", "Always 1; the version is the label."),
+        &["version", "component"],
+    )?;
+    build
+        .with_label_values(&[env!("CARGO_PKG_VERSION"), "agent"])
+        .set(1.0);
+    Ok(build)
 }
 
 #[cfg(test)]

@@ -1,13 +1,19 @@
-use api::node_migration::{LabelRecord, NodeMigrationSpec, ProbeTarget};
+use ::flannel_to_calico::api::{NodeSpec, NodeStatus, OrEmpty as _};
+use api::node_migration::{NodeMigrationSpec, ProbeTarget};
 use api::traffic::{Breach, ClassCount, Flow, PathClass, Totals};
-use flannel_to_calico::phase::Goal;
+use engine::check::{Check, Verdict};
+use flannel_to_calico::phase::{Goal, Phase};
 use runtime::error::chain;
 
 use super::*;
 
 /// How long a change may be delayed if the agent works towards the goal of the spec.
 fn waits(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> Duration {
-    may_wait(new.goal.unwrap_or_default(), old, new)
+    may_wait(
+        &with_goal(new.flannel_to_calico.or_empty().goal.unwrap_or_default()),
+        old,
+        new,
+    )
 }
 
 /// Whether a change is written immediately.
@@ -20,46 +26,53 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
-    let mut object = NodeMigration::new(
-        "a",
-        NodeMigrationSpec {
-            node_name: "a".to_owned(),
-            migration: "m".to_owned(),
-            goal: Goal::Hold,
-            flannel_to_calico: None,
-            pod_cidr: None,
-            service_cidr: None,
-            calico_datastore: None,
-            probes: Vec::new(),
-            flows: Vec::new(),
-            gates: None,
-            losses_counted_since: None,
-            label: LabelRecord::default(),
-            imported_addresses: Vec::new(),
-            position: 0,
-            started: false,
-            skipped: false,
-            prepare: Vec::new(),
-            plan: Vec::new(),
-            saved_state: None,
-            step: None,
-            history: Vec::new(),
-            started_at: None,
-            finished_at: None,
-            finished_before_rollback: None,
-            rolling_back: false,
-            returned_at: None,
-            automatic_rollback: None,
-        },
-    );
+    let spec = NodeMigrationSpec {
+        node_name: "a".to_owned(),
+        migration: "m".to_owned(),
+        ..NodeMigrationSpec::default()
+    };
+    let mut object = NodeMigration::new("a", spec);
     object.metadata.uid = Some("u-1".to_owned());
     object.status = status;
     object
 }
 
+/// The spec of a node with this goal.
+fn with_goal(goal: Goal) -> NodeMigrationSpec {
+    NodeMigrationSpec {
+        flannel_to_calico: Some(NodeSpec {
+            goal,
+            ..NodeSpec::default()
+        }),
+        ..NodeMigrationSpec::default()
+    }
+}
+
+/// What flannelToCalico reports.
+fn on_host(of_host: NodeStatus) -> NodeMigrationStatus {
+    NodeMigrationStatus {
+        flannel_to_calico: Some(of_host),
+        ..NodeMigrationStatus::default()
+    }
+}
+
+/// A report with this phase.
+fn in_phase(phase: Phase) -> Report {
+    Report {
+        kinds: on_host(NodeStatus {
+            phase: Some(phase),
+            ..NodeStatus::default()
+        }),
+        ..report()
+    }
+}
+
 fn report() -> Report {
     Report {
-        phase: Some(Phase::Flannel),
+        kinds: on_host(NodeStatus {
+            phase: Some(Phase::Flannel),
+            ..NodeStatus::default()
+        }),
         message: "observing, no changes".to_owned(),
         ..Report::default()
     }
@@ -109,15 +122,18 @@ fn with_pods(number: u32, goal: Option<Goal>, phase: Phase, unknown: u32) -> Rep
         "bridgeNfCallIptables": true,
     });
     Report {
-        phase: Some(phase),
-        goal,
-        facts: Some(serde_json::from_value(facts).unwrap()),
-        checks: vec![Check::pass(
-            "FlannelBridge",
-            "Node a: link cni0",
-            format!("a bridge with {number} pods"),
-        )],
-        leftovers: vec![format!("{number} files of host-local")],
+        kinds: on_host(NodeStatus {
+            phase: Some(phase),
+            goal,
+            facts: Some(serde_json::from_value(facts).unwrap()),
+            checks: vec![Check::pass(
+                "FlannelBridge",
+                "Node a: link cni0",
+                format!("a bridge with {number} pods"),
+            )],
+            leftovers: vec![format!("{number} files of host-local")],
+            ..NodeStatus::default()
+        }),
         ..report()
     }
 }
@@ -152,7 +168,15 @@ fn changed_pods_are_written_immediately_only_if_a_decision_needs_them() {
     assert_eq!(late, Duration::ZERO, "a pod that was added late");
     let of_calico = |goal, pods: &[&str]| {
         let mut status = status_of(&with_pods(30, Some(goal), Phase::Mixed, 0));
-        status.facts.as_mut().unwrap().calico.pods = pods.iter().map(ToString::to_string).collect();
+        status
+            .flannel_to_calico
+            .as_mut()
+            .unwrap()
+            .facts
+            .as_mut()
+            .unwrap()
+            .calico
+            .pods = pods.iter().map(ToString::to_string).collect();
         status
     };
     let (one, two) = (&["cali1"][..], &["cali1", "cali2"][..]);
@@ -173,10 +197,17 @@ fn changed_pods_are_written_immediately_only_if_a_decision_needs_them() {
     assert_eq!(waits(&unknown, &known), FACTS_WAIT);
     // Other facts of the host.
     let mut other = known.clone();
-    other.facts.as_mut().unwrap().uplink = Some("eth0".to_owned());
+    other
+        .flannel_to_calico
+        .as_mut()
+        .unwrap()
+        .facts
+        .as_mut()
+        .unwrap()
+        .uplink = Some("eth0".to_owned());
     assert_eq!(waits(&known, &other), FACTS_WAIT);
     let mut failing = known.clone();
-    failing.checks[0].verdict = Verdict::Fail;
+    failing.flannel_to_calico.as_mut().unwrap().checks[0].verdict = Verdict::Fail;
     assert_eq!(waits(&known, &failing), Duration::ZERO);
 }
 
@@ -208,7 +239,7 @@ fn an_agent_that_cannot_save_its_goal_reports_pods_as_soon_as_one_that_can() {
     ] {
         let wait = |goal| {
             may_wait(
-                spec_goal,
+                &with_goal(spec_goal),
                 &status_of(from, phase, goal),
                 &status_of(to, phase, goal),
             )
@@ -222,14 +253,14 @@ fn an_agent_that_cannot_save_its_goal_reports_pods_as_soon_as_one_that_can() {
     }
     // The agent has rolled back without the coordinator, which has not changed the goal yet.
     let wait = may_wait(
-        Mixed,
+        &with_goal(Mixed),
         &status_of(30, Phase::Held, Flannel),
         &status_of(29, Phase::Held, Flannel),
     );
     assert_eq!(wait, Duration::ZERO);
     // The host has no goal.
     let wait = may_wait(
-        Hold,
+        &with_goal(Hold),
         &status_of(30, Phase::Flannel, Hold),
         &status_of(31, Phase::Flannel, Hold),
     );
@@ -247,17 +278,16 @@ fn an_unchanged_status_is_not_written_again() {
 #[test]
 fn the_patch_has_the_changed_fields_and_the_uid() {
     let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));
-    let held = Report {
-        phase: Some(Phase::Held),
-        failure: None,
-        ..report()
-    };
+    let held = in_phase(Phase::Held);
     let second = status(&held, 4, &first, at(200));
     assert_eq!(
         patch(&object(Some(first)), &second).unwrap().unwrap(),
         json!({
             "metadata": { "uid": "u-1" },
-            "status": { "phase": "Held", "phaseSince": "1970-01-01T00:03:20Z", "observedGeneration": 4 },
+            "status": {
+                "flannelToCalico": { "phase": "Held", "phaseSince": "1970-01-01T00:03:20Z" },
+                "observedGeneration": 4,
+            },
         })
     );
 }
@@ -284,13 +314,14 @@ fn a_failure_that_ended_is_removed_from_the_status() {
 fn a_host_that_cannot_be_read_has_no_phase_and_no_facts() {
     let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));
     let blind = Report {
-        phase: None,
+        kinds: on_host(NodeStatus::default()),
         ..report()
     };
     let second = status(&blind, 3, &first, at(200));
-    assert_eq!((second.phase, second.phase_since), (None, None));
+    assert_eq!(second.flannel_to_calico, Some(NodeStatus::default()));
     // When the host is read again, the phase dates from then.
-    assert_eq!(status(&report(), 3, &second, at(300)).phase_since, Some(at(300)));
+    let third = status(&report(), 3, &second, at(300));
+    assert_eq!(third.flannel_to_calico.or_empty().phase_since, Some(at(300)));
 }
 
 #[test]
@@ -315,15 +346,10 @@ fn a_probe_with_the_same_result_is_not_written_again() {
 #[test]
 fn only_facts_are_written_with_a_delay() {
     let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));
-    let more = Report {
-        leftovers: vec!["2 host-local leases".to_owned()],
-        ..report()
-    };
+    let mut more = report();
+    more.kinds.flannel_to_calico.as_mut().unwrap().leftovers = vec!["2 host-local leases".to_owned()];
     assert!(!waits(&first, &status(&more, 3, &first, at(200))).is_zero());
-    let held = Report {
-        phase: Some(Phase::Held),
-        ..report()
-    };
+    let held = in_phase(Phase::Held);
     assert!(at_once(&first, &status(&held, 3, &first, at(200))));
     assert!(
         at_once(&first, &status(&report(), 4, &first, at(200))),
@@ -360,18 +386,22 @@ fn an_empty_old_range_is_written_immediately() {
     };
     let status_of = |facts: Option<HostFacts>, old: &NodeMigrationStatus| {
         let report = Report {
-            phase: None,
-            pod_cidr: facts,
+            kinds: NodeMigrationStatus {
+                pod_cidr: facts,
+                ..NodeMigrationStatus::default()
+            },
             ..report()
         };
         status(&report, 3, old, at(200))
     };
-    let both = Report {
+    let both = NodeMigrationStatus {
         pod_cidr: observed(&["10.244.1.1/32", "10.244.1.2/32"]),
-        leftovers: vec!["link cni0".to_owned()],
-        ..report()
+        ..on_host(NodeStatus {
+            leftovers: vec!["link cni0".to_owned()],
+            ..NodeStatus::default()
+        })
     };
-    assert_eq!(both.count_leftovers(), 3);
+    assert_eq!(kinds::count_leftovers(&both), 3);
     let before = status_of(None, &NodeMigrationStatus::default());
     let two = status_of(observed(&["10.244.1.1/32", "10.244.1.2/32"]), &before);
     assert!(at_once(&before, &two), "the first report");
@@ -384,7 +414,7 @@ fn an_empty_old_range_is_written_immediately() {
         at_once(&none, &status_of(None, &none)),
         "facts that are missing now"
     );
-    assert_eq!((none.phase, none.phase_since, none.goal), (None, None, None));
+    assert_eq!(none.flannel_to_calico, None);
 }
 
 /// Connections to Services change all the time and can be written with a delay; no other fact about Services can.
@@ -417,8 +447,10 @@ fn only_connections_to_services_are_written_with_a_delay() {
     };
     let status_of = |facts: Option<HostFacts>, old: &NodeMigrationStatus| {
         let report = Report {
-            phase: None,
-            service_cidr: facts,
+            kinds: NodeMigrationStatus {
+                service_cidr: facts,
+                ..NodeMigrationStatus::default()
+            },
             ..report()
         };
         status(&report, 3, old, at(200))

@@ -1,7 +1,7 @@
 //! Continuous traffic: a traffic pod on the node's pod network sends and counts probes, the agent judges and reports.
 //!
-//! Both communicate over a socket in a folder of the host ([`line`]), independent of the network under test: the pod ([`pod`],
-//! [`prober`]) reports its counts, the agent ([`hub`]) says which flows to send.
+//! Both communicate over a socket in a folder of the host ([`mod@line`]), independent of the network under test: the pod
+//! ([`pod`], [`prober`]) reports its counts, the agent ([`hub`]) says which flows to send.
 
 pub mod hub;
 pub mod line;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::NodeMigration;
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -139,11 +140,12 @@ impl Agent {
     }
 
     fn set_metrics(&self, report: &Report, targets: usize) {
-        self.metrics.set_phase(report.phase);
-        self.metrics.set_checks(&report.checks);
+        self.metrics
+            .set_phase(report.kinds.flannel_to_calico.or_empty().phase);
+        self.metrics.set_checks(&kinds::checks(&report.kinds));
         self.metrics
             .leftovers
-            .set(i64::try_from(report.count_leftovers()).unwrap_or(i64::MAX));
+            .set(i64::try_from(kinds::count_leftovers(&report.kinds)).unwrap_or(i64::MAX));
         self.metrics.failing.set(i64::from(report.failure.is_some()));
         let reached = report.probes.iter().filter(|probe| probe.reached).count();
         self.metrics.set_probes(reached, targets.saturating_sub(reached));
@@ -164,7 +166,7 @@ impl Agent {
         }
         if let Some(wrote_at) = self.wrote_at
             && object.status.is_some()
-            && let may_wait = report::may_wait(object.spec.goal, &old, &wanted)
+            && let may_wait = report::may_wait(&object.spec, &old, &wanted)
             && let remaining = may_wait.saturating_sub(wrote_at.elapsed())
             && !remaining.is_zero()
         {

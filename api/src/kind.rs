@@ -4,16 +4,36 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::migration::{CalicoDatastore, FlannelToCalico, MigrationSpec, PodCidr, ServiceCidr};
+use crate::migration::MigrationSpec;
+use crate::node_migration::NodeMigrationSpec;
 
-/// Defines [`Kind`] and [`KindSpec`] from one line for each kind: its type, its field in Rust, its field in the API, and the name of a
-/// Migration that is created without a name.
+/// The registry of kinds: one line for each. Calls the macro `$callback` with all lines.
+///
+/// A line has the name of the kind, its crate, its field in the API, and the name of a Migration that is created without a name.
+/// The crate has a module `api` with the types of these fields: `Spec` and `Status` for the Migration, `NodeSpec` and `NodeStatus`
+/// for its `NodeMigration`s. A line may start with `#[cfg(...)]`.
+#[macro_export]
+macro_rules! for_each_kind {
+    ($callback:ident) => {
+        $callback! {
+            FlannelToCalico flannel_to_calico "flannelToCalico" "flannel-to-calico",
+            PodCidr pod_cidr "podCidr" "pod-cidr",
+            ServiceCidr service_cidr "serviceCidr" "service-cidr",
+            CalicoDatastore calico_datastore "calicoDatastore" "calico-datastore",
+            #[cfg(feature = "example-kind")]
+            Example example "example" "example",
+        }
+    };
+}
+
+/// Defines [`Kind`] and [`KindSpec`] from the registry.
 macro_rules! kinds {
-    ($($kind:ident $field:ident $api_field:literal $default_name:literal,)+) => {
+    ($($(#[cfg($($cfg:tt)*)])? $kind:ident $field:ident $api_field:literal $default_name:literal,)+) => {
         /// The kind of a Migration.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Kind {
             $(
+                $(#[cfg($($cfg)*)])?
                 #[doc = concat!("Migrations with `spec.", $api_field, "`.")]
                 $kind,
             )+
@@ -23,26 +43,27 @@ macro_rules! kinds {
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub enum KindSpec<'spec> {
             $(
+                $(#[cfg($($cfg)*)])?
                 #[doc = concat!("`spec.", $api_field, "`.")]
-                $kind(&'spec $kind),
+                $kind(&'spec ::$field::api::Spec),
             )+
         }
 
         impl Kind {
             /// All kinds.
-            pub const ALL: &'static [Self] = &[$(Self::$kind,)+];
+            pub const ALL: &'static [Self] = &[$($(#[cfg($($cfg)*)])? Self::$kind,)+];
 
             /// The field of the kind in `spec` and `status`.
             pub fn field(self) -> &'static str {
                 match self {
-                    $(Self::$kind => $api_field,)+
+                    $($(#[cfg($($cfg)*)])? Self::$kind => $api_field,)+
                 }
             }
 
             /// The name of a Migration that is created without a name.
             pub fn default_name(self) -> &'static str {
                 match self {
-                    $(Self::$kind => $default_name,)+
+                    $($(#[cfg($($cfg)*)])? Self::$kind => $default_name,)+
                 }
             }
         }
@@ -51,7 +72,7 @@ macro_rules! kinds {
             /// The kind alone.
             pub fn kind(self) -> Kind {
                 match self {
-                    $(Self::$kind(_) => Kind::$kind,)+
+                    $($(#[cfg($($cfg)*)])? Self::$kind(_) => Kind::$kind,)+
                 }
             }
         }
@@ -59,18 +80,20 @@ macro_rules! kinds {
         impl MigrationSpec {
             /// Every kind that is set, in the order of [`Kind::ALL`]. The API server admits only one.
             fn kinds(&self) -> impl Iterator<Item = KindSpec<'_>> {
-                [$(self.$field.as_ref().map(KindSpec::$kind),)+].into_iter().flatten()
+                [$($(#[cfg($($cfg)*)])? self.$field.as_ref().map(KindSpec::$kind),)+].into_iter().flatten()
+            }
+        }
+
+        impl NodeMigrationSpec {
+            /// Every kind that is set, in the order of [`Kind::ALL`]. The coordinator sets at most one.
+            fn kinds(&self) -> impl Iterator<Item = Kind> {
+                [$($(#[cfg($($cfg)*)])? self.$field.as_ref().map(|_| Kind::$kind),)+].into_iter().flatten()
             }
         }
     };
 }
 
-kinds! {
-    FlannelToCalico flannel_to_calico "flannelToCalico" "flannel-to-calico",
-    PodCidr pod_cidr "podCidr" "pod-cidr",
-    ServiceCidr service_cidr "serviceCidr" "service-cidr",
-    CalicoDatastore calico_datastore "calicoDatastore" "calico-datastore",
-}
+for_each_kind!(kinds);
 
 impl fmt::Display for Kind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -99,6 +122,33 @@ impl MigrationSpec {
             (Some(_), Some(_)) => Err(KindError::Several),
         }
     }
+}
+
+impl NodeMigrationSpec {
+    /// The kind of the migration of this node. `None` if no kind is set.
+    ///
+    /// # Errors
+    ///
+    /// If more than one kind is set.
+    pub fn kind(&self) -> Result<Option<Kind>, KindError> {
+        let mut kinds = self.kinds();
+        match (kinds.next(), kinds.next()) {
+            (kind, None) => Ok(kind),
+            (_, Some(_)) => Err(KindError::Several),
+        }
+    }
+}
+
+/// The rule of the CRD that exactly one kind is set.
+pub(crate) fn exactly_one_rule() -> String {
+    let set: Vec<String> = Kind::ALL.iter().map(|kind| format!("has(self.{kind})")).collect();
+    format!("[{}].filter(kind, kind).size() == 1", set.join(", "))
+}
+
+/// The message of this rule.
+pub(crate) fn exactly_one_message() -> String {
+    let fields: Vec<&str> = Kind::ALL.iter().map(|kind| kind.field()).collect();
+    format!("exactly one of {} must be set", fields.join(", "))
 }
 
 /// A spec without exactly one kind.

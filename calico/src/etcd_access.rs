@@ -18,6 +18,19 @@ pub struct SecretKey {
     pub key: String,
 }
 
+/// `EtcdAccess` is the connection to an etcd cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EtcdAccess {
+    /// `endpoints` is the list of client URLs of etcd, as `http://HOST:PORT` or `https://HOST:PORT`. 1 to 20 items.
+    #[schemars(length(min = 1, max = 20))]
+    pub endpoints: Vec<String>,
+    /// `secret` is the name of a Secret in the namespace of replumb with the keys `etcd-ca`, `etcd-cert` and `etcd-key`. Required
+    /// for `https` endpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+}
+
 /// `Etcd` is the connection to an etcd cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -22,7 +22,7 @@ fn node(name: &str, position: u32) -> Value {
                 {"verb": "uncordon", "object": format!("Node {name}"), "detail": "unschedulable removed"},
             ],
         },
-        "status": {"observedGeneration": 1, "agentVersion": "0.1.0", "phase": "Flannel", "message": "observing"},
+        "status": {"observedGeneration": 1, "agentVersion": "0.1.0", "flannelToCalico": {"phase": "Flannel"}, "message": "observing"},
     })
 }
 
@@ -119,7 +119,7 @@ pub fn rolling() -> (Migration, Vec<NodeMigration>) {
     done["spec"]["started"] = json!(true);
     done["spec"]["startedAt"] = json!("2026-03-01T10:01:00Z");
     done["spec"]["finishedAt"] = json!("2026-03-01T10:01:42Z");
-    done["status"]["phase"] = json!("Calico");
+    done["status"]["flannelToCalico"]["phase"] = json!("Calico");
     let mut blocked = node("worker-2", 1);
     blocked["spec"]["started"] = json!(true);
     blocked["spec"]["step"] = json!({
@@ -168,7 +168,7 @@ pub fn range_planned() -> (Migration, Vec<NodeMigration>) {
         .into_iter()
         .map(|mut value| {
             value["spec"] = json!({"nodeName": value["metadata"]["name"], "migration": "pod-cidr"});
-            value["status"]["phase"] = Value::Null;
+            value["status"]["flannelToCalico"] = Value::Null;
             serde_json::from_value(value).unwrap()
         })
         .collect();

@@ -87,7 +87,7 @@ impl KindView {
 
     /// Whether the migration is being rolled back.
     pub fn goes_back(&self) -> bool {
-        self.direction() == Some(Direction::Back)
+        self.direction() == Some(Direction::Rollback)
     }
 
     /// The stage as text; `None` before the first change and after the last.
@@ -124,7 +124,7 @@ fn stage_row(
 /// The stage, and whether it belongs to a rollback.
 fn stage_text(stage: &str, direction: Direction) -> String {
     match direction {
-        Direction::There => stage.to_owned(),
-        Direction::Back => format!("{stage} (rollback)"),
+        Direction::Forward => stage.to_owned(),
+        Direction::Rollback => format!("{stage} (rollback)"),
     }
 }

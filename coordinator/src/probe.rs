@@ -326,7 +326,7 @@ mod tests {
                     "nodeName": name, "migration": MIGRATION, "goal": "Hold",
                     "finishedAt": finished.then_some("2026-01-01T00:00:00Z"),
                 },
-                "status": { "phase": "Flannel", "message": "", "goal": "Hold", "changes": [] },
+                "status": { "message": "", "flannelToCalico": { "phase": "Flannel", "goal": "Hold", "changes": [] } },
             }),
         );
     }

@@ -1,11 +1,12 @@
 //! Objects of replumb stay within a size that the API server stores with ease, in a cluster of any size: 5 000 nodes and 10 000
 //! Services with names and texts of the greatest possible length.
 
+use ::flannel_to_calico::api::{NodeSpec, SavedNodeState};
 use api::migration::{
     CalicoDatastore, CalicoDatastoreStatus, Drift, FlannelToCalico, FlannelToCalicoStatus, PodCidr,
     PodCidrStatus, ServiceCidr, ServiceCidrStatus,
 };
-use api::node_migration::{NodeMigrationSpec, SavedNodeState};
+use api::node_migration::NodeMigrationSpec;
 use api::record;
 use api::traffic::GateBreach;
 use engine::check::Verdict;
@@ -393,10 +394,13 @@ fn a_node_migration_with_the_most_pods_is_small() {
     let spec: NodeMigrationSpec = read(json!({ "nodeName": long_name(0), "migration": long_name(1) }));
     let annotations = (0..10).map(|number| (format!("projectcalico.org/{number}"), "x".repeat(253)));
     let spec = NodeMigrationSpec {
-        imported_addresses: imported,
-        saved_state: Some(SavedNodeState {
-            annotations: annotations.collect(),
-            blocks: (0..64).map(long_name).collect(),
+        flannel_to_calico: Some(NodeSpec {
+            imported_addresses: imported,
+            saved_state: Some(SavedNodeState {
+                annotations: annotations.collect(),
+                blocks: (0..64).map(long_name).collect(),
+            }),
+            ..NodeSpec::default()
         }),
         ..spec
     };

@@ -60,9 +60,15 @@ mod tests {
             (2, Stage::Move),
             (5, Stage::Verify),
         ] {
-            enter(&mut current, &mut history, stage, Direction::There, at(second));
+            enter(&mut current, &mut history, stage, Direction::Forward, at(second));
         }
-        enter(&mut current, &mut history, Stage::Verify, Direction::Back, at(6));
+        enter(
+            &mut current,
+            &mut history,
+            Stage::Verify,
+            Direction::Rollback,
+            at(6),
+        );
         finish(&mut current, &mut history, at(9));
         let history: Vec<(Stage, i64)> = history
             .iter()

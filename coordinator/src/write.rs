@@ -533,7 +533,7 @@ mod tests {
         let read = api.get("a").await.unwrap();
         server.edit(NODE_MIGRATION, meanwhile);
         let mut spec = read.spec.clone();
-        spec.goal = Goal::Held;
+        spec.flannel_to_calico.get_or_insert_default().goal = Goal::Held;
         spec.returned_at = None;
         let written = patch_spec(&api, &read, &read.spec, &spec).await;
         (server, written)
@@ -543,7 +543,7 @@ mod tests {
     async fn a_report_of_an_agent_is_not_a_conflict_with_the_spec() {
         let (server, written) = goal_after(&json!({ "status": { "message": "works" } })).await;
         let object = server.get(NODE_MIGRATION).unwrap();
-        assert_eq!(object["spec"]["goal"], "Held");
+        assert_eq!(object["spec"]["flannelToCalico"]["goal"], "Held");
         assert_eq!(
             json!(written.unwrap().unwrap().generation),
             object["metadata"]["generation"]
@@ -559,7 +559,7 @@ mod tests {
     #[tokio::test]
     async fn another_spec_or_another_object_is_a_conflict() {
         for meanwhile in [
-            json!({ "spec": { "goal": "Flannel" } }),
+            json!({ "spec": { "flannelToCalico": { "goal": "Flannel" } } }),
             json!({ "metadata": { "uid": "another" } }),
         ] {
             let (server, written) = goal_after(&meanwhile).await;
@@ -580,7 +580,7 @@ mod tests {
         let read = api.get("a").await.unwrap();
         server.deny_as_invalid(NODE_MIGRATION, "spec.goal: Invalid value");
         let mut spec = read.spec.clone();
-        spec.goal = Goal::Held;
+        spec.flannel_to_calico.get_or_insert_default().goal = Goal::Held;
         let error = patch_spec(&api, &read, &read.spec, &spec).await.unwrap_err();
         assert_eq!(error.refusal(), Some("spec.goal: Invalid value"));
         assert!(!error.is_conflict());

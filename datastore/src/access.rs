@@ -90,7 +90,7 @@ impl From<String> for Pem {
     }
 }
 
-/// Settings of the connection to one store. Any of them may be missing: [`Said::or`] adds them from another source.
+/// Settings of the connection to one store. Any of them may be missing: [`PartialAccess::or`] adds them from another source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartialAccess {
     /// `http://…` or `https://…`.

@@ -1,5 +1,8 @@
 //! Client of etcd's v3 API through its JSON gateway: keys and values in base64, 64-bit numbers as strings.
 
+mod message;
+mod transaction;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::header::HeaderValue;
@@ -7,6 +10,9 @@ use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use self::message::{Number, Range, after};
+pub use self::transaction::{Change, Condition};
+use self::transaction::{change, condition};
 use crate::access::Access;
 use crate::error::StoreError;
 use crate::etcd2;
@@ -33,49 +39,6 @@ impl Entry {
     }
 }
 
-/// One change of a transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Write a key.
-    Put {
-        /// The key.
-        key: String,
-        /// The value.
-        value: Vec<u8>,
-        /// The lease whose end deletes the key.
-        lease: Option<i64>,
-    },
-    /// Delete a key.
-    Delete {
-        /// The key.
-        key: String,
-    },
-    /// Delete every key with this prefix.
-    DeletePrefix {
-        /// The prefix.
-        prefix: String,
-    },
-}
-
-/// Condition of a transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Condition {
-    /// The key was created at this revision; 0: the key does not exist.
-    Created {
-        /// The key.
-        key: String,
-        /// The revision.
-        at: i64,
-    },
-    /// The last write of the key was at this revision; 0: the key does not exist.
-    Modified {
-        /// The key.
-        key: String,
-        /// The revision.
-        at: i64,
-    },
-}
-
 /// The store of Calico v3.
 #[derive(Debug)]
 pub struct Etcd3 {
@@ -84,56 +47,6 @@ pub struct Etcd3 {
     user: Option<(String, String)>,
     /// Version of the endpoint that answered first.
     pub version: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Range {
-    #[serde(default)]
-    kvs: Vec<KeyValue>,
-    #[serde(default)]
-    more: bool,
-    #[serde(default)]
-    count: Number,
-    header: Option<Header>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Header {
-    #[serde(default)]
-    revision: Number,
-}
-
-#[derive(Debug, Deserialize)]
-struct KeyValue {
-    #[serde(default)]
-    key: String,
-    #[serde(default)]
-    value: String,
-    #[serde(default)]
-    mod_revision: Number,
-}
-
-/// A 64-bit number, which is a string in JSON.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "Value")]
-struct Number(i64);
-
-impl TryFrom<Value> for Number {
-    type Error = String;
-
-    fn try_from(value: Value) -> Result<Self, String> {
-        match &value {
-            Value::String(text) => text
-                .parse()
-                .map(Self)
-                .map_err(|error| format!("{text:?}: {error}")),
-            Value::Number(number) => number
-                .as_i64()
-                .map(Self)
-                .ok_or_else(|| format!("{number} is too large")),
-            other => Err(format!("{other} is not a number")),
-        }
-    }
 }
 
 impl Etcd3 {
@@ -395,46 +308,6 @@ fn gateway(version: &str) -> Option<&'static str> {
     }
 }
 
-/// The first key after all keys with this prefix.
-fn after(prefix: &str) -> Vec<u8> {
-    let mut end = prefix.as_bytes().to_vec();
-    while let Some(last) = end.pop() {
-        if last < u8::MAX {
-            end.push(last + 1);
-            return end;
-        }
-    }
-    // Every key.
-    vec![0]
-}
-
-fn condition(condition: &Condition) -> Value {
-    match condition {
-        Condition::Created { key, at } => json!({
-            "key": STANDARD.encode(key), "target": "CREATE", "result": "EQUAL", "create_revision": at.to_string(),
-        }),
-        Condition::Modified { key, at } => json!({
-            "key": STANDARD.encode(key), "target": "MOD", "result": "EQUAL", "mod_revision": at.to_string(),
-        }),
-    }
-}
-
-fn change(change: &Change) -> Value {
-    match change {
-        Change::Put { key, value, lease } => {
-            let mut put = json!({ "key": STANDARD.encode(key), "value": STANDARD.encode(value) });
-            if let Some(lease) = lease {
-                put["lease"] = json!(lease.to_string());
-            }
-            json!({ "request_put": put })
-        }
-        Change::Delete { key } => json!({ "request_delete_range": { "key": STANDARD.encode(key) } }),
-        Change::DeletePrefix { prefix } => json!({ "request_delete_range": {
-            "key": STANDARD.encode(prefix), "range_end": STANDARD.encode(after(prefix)),
-        } }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -452,23 +325,5 @@ mod tests {
         ] {
             assert_eq!(gateway(version), path, "{version}");
         }
-    }
-
-    #[test]
-    fn the_end_of_a_prefix_is_the_next_key_after_it() {
-        assert_eq!(after("/calico/"), b"/calico0");
-        assert_eq!(after("a\u{7f}"), [b'a', 0x80]);
-        assert_eq!(after(""), [0]);
-    }
-
-    #[test]
-    fn numbers_are_read_from_strings_and_numbers() {
-        let read = |text: &str| serde_json::from_str::<Number>(text);
-        assert_eq!(
-            read("\"9007199254740993\"").unwrap(),
-            Number(9_007_199_254_740_993)
-        );
-        assert_eq!(read("7").unwrap(), Number(7));
-        assert!(read("true").is_err());
     }
 }

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Direction {
     /// To the target.
-    There,
-    /// Back to the source: a rollback.
-    Back,
+    Forward,
+    /// Back to the source.
+    Rollback,
 }
 
 /// The decision for one node (or for the cluster), from one set of facts.

@@ -1,5 +1,5 @@
 //! Listeners with limits. A client that connects and sends nothing, or connects a thousand times, costs a fixed amount of memory
-//! and nothing else: [`http`] serves one request per connection, optionally with TLS and a [`certificate`], and [`seats`] counts
+//! and nothing else: [`http`] serves one request per connection, optionally with TLS and a [`certificate`], and [`slots`] counts
 //! the open connections of each client.
 
 pub mod certificate;

@@ -659,7 +659,7 @@ async fn the_policy_restricts_an_agent_with_any_roles() {
     // All other requests are allowed.
     Api::<Node>::all(client).get("right").await.unwrap();
 
-    let spec = Patch::Merge(json!({"spec": {"goal": "Calico"}}));
+    let spec = Patch::Merge(json!({"spec": {"flannelToCalico": {"goal": "Calico"}}}));
     let words = forbidden(
         mighty.patch("left", &PatchParams::default(), &spec).await,
         "its own spec",
@@ -712,7 +712,7 @@ async fn the_policy_does_not_restrict_the_coordinator() {
     }))
     .unwrap();
     goals.create(&PostParams::default(), &object).await.unwrap();
-    let goal = Patch::Merge(json!({"spec": {"goal": "Held"}}));
+    let goal = Patch::Merge(json!({"spec": {"flannelToCalico": {"goal": "Held"}}}));
     goals
         .patch("goals", &PatchParams::default(), &goal)
         .await

@@ -263,7 +263,10 @@ async fn the_node_name_of_a_node_migration_is_immutable() {
         (json!({"migration": "m"}), "nodeName"),
         (json!({"nodeName": "", "migration": "m"}), "nodeName"),
         (json!({"nodeName": "n"}), "migration"),
-        (json!({"nodeName": "n", "migration": "m", "goal": "Gone"}), "goal"),
+        (
+            json!({"nodeName": "n", "migration": "m", "flannelToCalico": {"goal": "Gone"}}),
+            "goal",
+        ),
         (
             json!({"nodeName": "n", "migration": "m", "position": -1}),
             "position",
@@ -284,7 +287,7 @@ async fn the_node_name_of_a_node_migration_is_immutable() {
         .await;
     let words = refusal(answer, "another nodeName");
     assert!(words.contains("nodeName is immutable"), "{words}");
-    let change = json!({"spec": {"goal": "Held"}});
+    let change = json!({"spec": {"flannelToCalico": {"goal": "Held"}}});
     nodes
         .patch("keeps", &PatchParams::default(), &Patch::Merge(&change))
         .await
@@ -649,7 +652,7 @@ async fn a_report_with_an_invalid_name_is_refused() {
         }
         let mut facts = facts.clone();
         facts["legacyPods"] = json!([pod]);
-        let status = json!({"status": {"facts": facts, "serviceCidr": service_cidr}});
+        let status = json!({"status": {"flannelToCalico": {"facts": facts}, "serviceCidr": service_cidr}});
         nodes
             .patch_status("reports", &PatchParams::default(), &Patch::Merge(&status))
             .await
@@ -825,22 +828,25 @@ fn target() -> Value {
 
 fn full_node_spec() -> Value {
     json!({
-        "nodeName": "status", "migration": "m", "goal": "Held",
+        "nodeName": "status", "migration": "m",
         "flannelToCalico": {
-            "vni": 1, "port": 8472, "mtu": 1450, "cniConfigurationDirectory": "/etc/cni/net.d", "blockSize": 25,
-            "nodeRangeLength": 23,
+            "goal": "Held",
+            "host": {
+                "vni": 1, "port": 8472, "mtu": 1450, "cniConfigurationDirectory": "/etc/cni/net.d", "blockSize": 25,
+                "nodeRangeLength": 23,
+            },
+            "label": {"current": "none", "pending": "calico"},
+            "importedAddresses": [{"address": "10.244.1.7", "handle": "k8s-pod-network.16cc"}],
+            "automaticRollback": {
+                "at": "2026-03-01T10:06:00Z", "reason": "calico-node never started", "resumedAt": "2026-03-01T10:00:00Z",
+            },
         },
         "serviceCidr": {
             "source": ["10.96.0.0/12"], "target": ["172.30.0.0/16", "fd00:30::/108"],
             "reportUsers": true,
             "expectedPorts": { "record": "m-1-expected-ports-0" },
         },
-        "label": {"current": "none", "pending": "calico"},
-        "importedAddresses": [{"address": "10.244.1.7", "handle": "k8s-pod-network.16cc"}],
         "rollingBack": true, "returnedAt": "2026-03-01T10:06:00Z",
-        "automaticRollback": {
-            "at": "2026-03-01T10:06:00Z", "reason": "calico-node never started", "resumedAt": "2026-03-01T10:00:00Z",
-        },
         "probes": [target()], "position": 2, "started": true, "skipped": true, "plan": [action("cordon")], "prepare": [action("create")],
         "step": {
             "name": "Drain", "since": "2026-03-01T10:00:00Z", "reason": "DisruptionBudget", "message": "pod a/b",
@@ -855,19 +861,22 @@ fn full_node_spec() -> Value {
 
 fn full_node_status() -> Value {
     json!({
-        "observedGeneration": 3, "agentVersion": "0.1.0", "phase": "Held", "phaseSince": "2026-03-01T10:00:00Z",
+        "observedGeneration": 3, "agentVersion": "0.1.0",
         "message": "looking on",
         "failure": {"category": "Netlink", "message": "deleting link cni0: busy", "retriable": true},
-        "leftovers": ["link cni0"], "changes": ["RestoreConflist (conflist 10-flannel.conflist)"], "goal": "Flannel",
-        "automaticRollback": "no progress for 600 s",
-        "checks": [check()],
+        "flannelToCalico": {
+            "phase": "Held", "phaseSince": "2026-03-01T10:00:00Z",
+            "leftovers": ["link cni0"], "changes": ["RestoreConflist (conflist 10-flannel.conflist)"], "goal": "Flannel",
+            "automaticRollback": "no progress for 600 s",
+            "checks": [check()],
+            "facts": serde_json::to_value(full_facts()).unwrap(),
+        },
         "steps": [
             {"name": "DeleteBridge", "startedAt": "2026-03-01T10:00:00Z", "finishedAt": "2026-03-01T10:00:01Z"},
         ],
         "probes": [
             {"target": target(), "reached": true, "message": "UDP, TCP, 1450 B", "at": "2026-03-01T10:00:00Z"},
         ],
-        "facts": serde_json::to_value(full_facts()).unwrap(),
         "serviceCidr": serde_json::to_value(full_service_facts()).unwrap(),
     })
 }

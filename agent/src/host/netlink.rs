@@ -3,21 +3,18 @@
 //! of the connecting thread.
 
 use std::io;
-use std::num::NonZeroI32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_to_calico::host::SUBNET_TABLE;
 use futures::{StreamExt, TryStreamExt};
-use ipnet::IpNet;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::RouteMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::packet_core::{ErrorMessage, NetlinkPayload};
+use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::{Handle, MulticastGroup};
-use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -25,54 +22,15 @@ mod change;
 mod labels;
 mod messages;
 mod proxies;
+mod request;
 mod subnets;
 mod tables;
 
 pub use self::change::{FELIX, KERNEL, ROUTE_PROTOCOL, Renamed};
-use self::messages::{blackhole, forwarding_entry, link, neighbour, proxy, route};
+use self::messages::{blackhole, forwarding_entry, link, neighbour, own_address, proxy, route};
+pub use self::request::NetlinkError;
+use self::request::{answer, reading};
 use super::snapshot::{Address, Link, MAIN_TABLE, Snapshot};
-
-/// The kernel's network state could not be read or changed.
-#[derive(Debug, Error)]
-pub enum NetlinkError {
-    /// No netlink socket could be opened.
-    #[error("could not open a netlink socket")]
-    Connect(#[source] io::Error),
-    /// The kernel refused a request, or its answer was invalid.
-    #[error("could not {attempt}")]
-    Request {
-        /// The operation and its object.
-        attempt: String,
-        /// The kernel's error.
-        #[source]
-        source: rtnetlink::Error,
-    },
-}
-
-/// Timeout of one request to the kernel.
-const LIMIT: Duration = Duration::from_secs(30);
-
-/// The kernel's answer to a request. With a full socket buffer the answer is lost and would never arrive: the request then ends
-/// with ETIMEDOUT, and the agent repeats it.
-async fn answer<T>(
-    request: impl Future<Output = Result<T, rtnetlink::Error>>,
-) -> Result<T, rtnetlink::Error> {
-    tokio::time::timeout(LIMIT, request).await.unwrap_or_else(|_| {
-        let mut late = ErrorMessage::default();
-        late.code = NonZeroI32::new(-(nix::errno::Errno::ETIMEDOUT as i32));
-        Err(rtnetlink::Error::NetlinkError(late))
-    })
-}
-
-impl NetlinkError {
-    /// The category for metrics and status.
-    pub fn category(&self) -> &'static str {
-        match self {
-            Self::Connect(_) => "NetlinkSocket",
-            Self::Request { .. } => "NetlinkRequest",
-        }
-    }
-}
 
 /// A netlink connection to the namespace of the thread that created it.
 #[derive(Debug)]
@@ -207,28 +165,6 @@ impl Netlink {
     }
 }
 
-/// `IFA_LOCAL` is the link's own address if the two differ (point-to-point); IPv6 has `IFA_ADDRESS` only.
-fn own_address(message: &AddressMessage) -> Option<IpNet> {
-    let own = message.attributes.iter().find_map(|attribute| match attribute {
-        AddressAttribute::Local(address) => Some(*address),
-        _ => None,
-    });
-    let address = own.or_else(|| {
-        message.attributes.iter().find_map(|attribute| match attribute {
-            AddressAttribute::Address(address) => Some(*address),
-            _ => None,
-        })
-    })?;
-    IpNet::new(address, message.header.prefix_len).ok()
-}
-
-fn reading(what: &str, source: rtnetlink::Error) -> NetlinkError {
-    NetlinkError::Request {
-        attempt: format!("read the {what} of the host"),
-        source,
-    }
-}
-
 /// Notifies `changed` on each change of a link, address, route or configured neighbour, until the task is aborted.
 ///
 /// When the socket fails (the kernel drops messages once its buffer is full), a new one is opened and one change is notified,
@@ -282,24 +218,5 @@ fn is_change(payload: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
             RouteNetlinkMessage::NewNeighbour(message) | RouteNetlinkMessage::DelNeighbour(message),
         ) => message.header.state == NeighbourState::Permanent,
         _ => true,
-    }
-}
-
-#[cfg(test)]
-mod limit_tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lost_answer_ends_the_request_with_a_timeout() {
-        for what in ["read the links of the host", "add the route to 10.244.1.0/24"] {
-            let error = answer::<()>(std::future::pending()).await.unwrap_err();
-            let error = change::request(what.to_owned(), error);
-            assert_eq!(error.category(), "NetlinkRequest");
-            let text = runtime::error::chain(&error);
-            assert!(
-                text.starts_with(&format!("could not {what}: ")) && text.contains("timed out"),
-                "{text}"
-            );
-        }
     }
 }

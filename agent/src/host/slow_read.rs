@@ -1,16 +1,18 @@
-//! Reads on a separate thread: a read may never end (a file of another process), or may take long. [`Each`] reads the same file
-//! of many processes, and a process whose read does not end loses only its own answer; [`Apart`] reads one thing repeatedly.
+//! Reads on a separate thread: a read may never end (a file of another process), or may take long. [`BoundedReads`]
+//! reads the same file of many processes, and a process whose read does not end loses only its own answer; [`SlowRead`] reads one
+//! thing repeatedly.
 
 mod each;
+mod thread;
 
 use std::io;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokio::sync::oneshot;
 
 pub use each::{BoundedReads, Cancelled, Unread};
+use thread::thread;
 
 /// Maximum age of an answer.
 const PACE: Duration = Duration::from_secs(2);
@@ -146,7 +148,7 @@ where
     })
 }
 
-/// Reads on a separate thread and waits for the answer. `read` has to have its own time limit, as [`Each`] has.
+/// Reads on a separate thread and waits for the answer. `read` has to have its own time limit, as [`BoundedReads`] has.
 pub async fn read<Answer: Send + 'static>(
     what: &'static str,
     read: impl FnOnce() -> Answer + Send + 'static,
@@ -167,13 +169,6 @@ fn begin<Answer: Send + 'static>(
     })
     .map_err(|source| SlowReadError::Start { what, source })?;
     Ok(answer)
-}
-
-/// Starts a thread that the agent does not wait for when it exits: a thread that hangs in the kernel cannot be ended.
-fn thread(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name("reads-apart".to_owned())
-        .spawn(run)
 }
 
 #[cfg(test)]

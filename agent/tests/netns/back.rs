@@ -63,6 +63,20 @@ pub fn state(host: &Host) -> BTreeSet<String> {
         rows("proxy", &format!("ip -j {family} neighbour show proxy"), &[]);
     }
     rows("forwarding", "bridge -j fdb show", &["ifindex"]);
+    addresses(&mut lines);
+    firewall(&mut lines);
+    parameters(&mut lines);
+    for folder in [
+        &host.paths.cni_configuration,
+        &host.paths.flannel,
+        &host.paths.cni_state,
+    ] {
+        files(folder, &mut lines);
+    }
+    lines
+}
+
+fn addresses(lines: &mut BTreeSet<String>) {
     for address in json("ip -j address").as_array().unwrap() {
         for own in address["addr_info"].as_array().unwrap() {
             // The kernel's link-local addresses appear after duplicate address detection.
@@ -75,6 +89,9 @@ pub fn state(host: &Host) -> BTreeSet<String> {
             ));
         }
     }
+}
+
+fn firewall(lines: &mut BTreeSet<String>) {
     for save in BACKENDS {
         for rule in run(&format!("{save}-save")).lines() {
             if rule.starts_with("-A") || (rule.starts_with(':') && rule.contains(" - ")) {
@@ -95,6 +112,9 @@ pub fn state(host: &Host) -> BTreeSet<String> {
     for set in run("ipset list -n").lines() {
         lines.insert(format!("set {set}"));
     }
+}
+
+fn parameters(lines: &mut BTreeSet<String>) {
     for parameter in [
         "ipv4.conf.cni0.proxy_arp",
         "ipv4.neigh.cni0.proxy_delay",
@@ -108,14 +128,6 @@ pub fn state(host: &Host) -> BTreeSet<String> {
             ));
         }
     }
-    for folder in [
-        &host.paths.cni_configuration,
-        &host.paths.flannel,
-        &host.paths.cni_state,
-    ] {
-        files(folder, &mut lines);
-    }
-    lines
 }
 
 fn files(folder: &Path, lines: &mut BTreeSet<String>) {

@@ -3,10 +3,15 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
+use agent::health::Health;
+use agent::host::folders::FolderWatch;
 use agent::host::netlink::Netlink;
 use agent::host::processes::Processes;
+use agent::kinds::HostParts;
 use agent::kinds::flannel_to_calico::observe::{Observation, Paths, observe};
+use agent::metrics::Metrics;
 use flannel_to_calico::host::{HostSettings, Ipv6HostSettings};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -238,6 +243,20 @@ impl Host {
     /// Folder of the journal.
     pub fn state(&self) -> PathBuf {
         self.folder.path().join("var/lib/replumb")
+    }
+
+    /// What the kinds share on this host.
+    pub fn parts(&self) -> HostParts {
+        HostParts {
+            node: "a".to_owned(),
+            paths: self.paths.clone(),
+            state: self.state(),
+            pod_uid: String::new(),
+            config: kube::Config::new("http://192.0.2.1".parse().unwrap()),
+            folders: Arc::new(FolderWatch::start(Arc::default())),
+            metrics: Arc::new(Metrics::new().unwrap()),
+            health: Arc::new(Health::starting()),
+        }
     }
 
     pub fn settings(&self) -> HostSettings {

@@ -29,8 +29,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::host::{firewall, netlink};
-use agent::kinds::flannel_to_calico::apply::apply;
+use agent::kinds::flannel_to_calico::apply::{ApplyError, apply};
 use agent::kinds::flannel_to_calico::journal::{Before, Journal};
+use agent::kinds::flannel_to_calico::observe::Observation;
 use flannel_to_calico::facts::{FirewallBackend, FirewallObject};
 use flannel_to_calico::host::{HostDecision, HostStep, JournalState, decide, leftovers, phase};
 use flannel_to_calico::phase::{Goal, Phase};
@@ -79,6 +80,17 @@ async fn drive(host: &Host, goal: Goal) -> Option<String> {
     panic!("too many steps: {:?}", seen.facts);
 }
 
+/// The link of this name in the output of `ip -j link`.
+fn link_named(links: &Value, name: &str) -> Value {
+    links
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|link| link["ifname"] == name)
+        .unwrap()
+        .clone()
+}
+
 #[test]
 #[ignore = "needs root and network namespaces"]
 fn facts_match_the_output_of_ip() {
@@ -87,15 +99,7 @@ fn facts_match_the_output_of_ip() {
         let facts = host.observe().await.facts;
 
         let links = json("ip -j -d link");
-        let link = |name: &str| -> Value {
-            links
-                .as_array()
-                .unwrap()
-                .iter()
-                .find(|link| link["ifname"] == name)
-                .unwrap()
-                .clone()
-        };
+        let link = |name: &str| link_named(&links, name);
         let tunnel = facts.vxlan("flannel.1").unwrap();
         let data = &link("flannel.1")["linkinfo"]["info_data"];
         assert_eq!(data["id"], tunnel.vni);
@@ -277,6 +281,22 @@ fn a_table_that_iptables_cannot_read_is_reported_and_the_rest_is_read() {
     });
 }
 
+/// Content of the copy that the journal names for this file.
+fn saved_file(journal: &str, path: &Path) -> Vec<u8> {
+    let file = journal
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .flat_map(|record| {
+            record["event"]["started"]["before"]["files"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default()
+        })
+        .find(|file| file["path"] == path.to_str().unwrap())
+        .unwrap_or_else(|| panic!("{} is not in the journal: {journal}", path.display()));
+    fs::read(file["copy"].as_str().unwrap()).unwrap()
+}
+
 #[test]
 #[ignore = "needs root and network namespaces"]
 fn a_host_moves_from_flannel_to_calico_and_nothing_else_changes() {
@@ -337,20 +357,7 @@ fn a_host_moves_from_flannel_to_calico_and_nothing_else_changes() {
 
         // The original files are saved byte for byte.
         let journal = fs::read_to_string(host.state().join("journal.jsonl")).unwrap();
-        let saved = |path: &Path| -> Vec<u8> {
-            let file = journal
-                .lines()
-                .map(|line| serde_json::from_str::<Value>(line).unwrap())
-                .flat_map(|record| {
-                    record["event"]["started"]["before"]["files"]
-                        .as_array()
-                        .cloned()
-                        .unwrap_or_default()
-                })
-                .find(|file| file["path"] == path.to_str().unwrap())
-                .unwrap_or_else(|| panic!("{} is not in the journal: {journal}", path.display()));
-            fs::read(file["copy"].as_str().unwrap()).unwrap()
-        };
+        let saved = |path: &Path| saved_file(&journal, path);
         assert_eq!(saved(&host.paths.subnet_environment()), environment);
         assert_eq!(
             saved(&host.paths.cni_configuration.join("10-flannel.conflist")),
@@ -416,6 +423,16 @@ fn a_crash_before_or_after_a_change_is_recovered() {
     });
 }
 
+/// Performs one step on the host.
+async fn attempt(
+    host: &Host,
+    step: &HostStep,
+    seen: &Observation,
+    journal: &mut Journal,
+) -> Result<Observation, ApplyError> {
+    apply(step, seen, &host.paths, &host.netlink, &host.processes, journal).await
+}
+
 #[test]
 #[ignore = "needs root and network namespaces"]
 fn a_full_disk_stops_a_step_before_its_start() {
@@ -448,16 +465,7 @@ fn a_full_disk_stops_a_step_before_its_start() {
         fs::write(state.join("filler"), vec![0_u8; 1 << 20]).unwrap_err();
         let seen = host.observe().await;
         let step = HostStep::WithdrawSubnetEnvironment;
-        let error = apply(
-            &step,
-            &seen,
-            &host.paths,
-            &host.netlink,
-            &host.processes,
-            &mut journal,
-        )
-        .await
-        .unwrap_err();
+        let error = attempt(&host, &step, &seen, &mut journal).await.unwrap_err();
         assert_eq!(error.category(), "JournalFile");
         let text = runtime::error::chain(&error);
         assert!(
@@ -467,16 +475,7 @@ fn a_full_disk_stops_a_step_before_its_start() {
         assert!(host.paths.subnet_environment().exists(), "nothing is changed");
 
         let step = HostStep::DeleteVxlanDevice("flannel.1".to_owned());
-        apply(
-            &step,
-            &seen,
-            &host.paths,
-            &host.netlink,
-            &host.processes,
-            &mut journal,
-        )
-        .await
-        .unwrap_err();
+        attempt(&host, &step, &seen, &mut journal).await.unwrap_err();
         assert!(
             json("ip -j link").to_string().contains("flannel.1"),
             "nothing is changed"
@@ -484,16 +483,7 @@ fn a_full_disk_stops_a_step_before_its_start() {
 
         fs::remove_file(state.join("filler")).unwrap();
         let step = HostStep::WithdrawSubnetEnvironment;
-        apply(
-            &step,
-            &seen,
-            &host.paths,
-            &host.netlink,
-            &host.processes,
-            &mut journal,
-        )
-        .await
-        .unwrap();
+        attempt(&host, &step, &seen, &mut journal).await.unwrap();
         drop(journal);
         assert_eq!(
             Journal::open(&state).unwrap().done().len(),

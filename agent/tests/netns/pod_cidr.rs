@@ -2,13 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent::health::Health;
-use agent::host::folders::FolderWatch;
 use agent::kinds::pod_cidr::observe::Observer;
-use agent::metrics::Metrics;
 use agent::report::Pending;
 use axum::http::StatusCode;
 use engine::kernel::Listed;
@@ -129,12 +125,7 @@ fn words<T: ToString>(list: &Listed<T>) -> Vec<String> {
 }
 
 fn observer(host: &Host) -> Observer {
-    Observer::new(
-        host.paths.cni_configuration.clone(),
-        Arc::new(FolderWatch::start(Arc::default())),
-        Arc::new(Metrics::new().unwrap()),
-        Arc::new(Health::starting()),
-    )
+    Observer::new(&host.parts())
 }
 
 #[test]
@@ -248,7 +239,7 @@ fn replacing_the_tunnel_address_deletes_no_route() {
             let keeping = keeping(
                 &settings.tunnel_addresses,
                 &settings.from,
-                report.pod_cidr.as_ref(),
+                report.kinds.pod_cidr.as_ref(),
             );
             (report, keeping)
         };
@@ -326,8 +317,7 @@ fn the_agent_observes_and_changes_nothing() {
             "apiVersion": "replumb.dev/v1alpha1",
             "kind": "NodeMigration",
             "metadata": { "name": "a", "uid": "u-1", "generation": 1, "resourceVersion": "10" },
-            // A goal of another kind is ignored here.
-            "spec": { "nodeName": "a", "migration": "m", "goal": "Held", "podCidr": ranges },
+            "spec": { "nodeName": "a", "migration": "m", "podCidr": ranges },
         });
         let (mut server, agent) = start(&host, object);
         beside(agent, async {
@@ -338,12 +328,14 @@ fn the_agent_observes_and_changes_nothing() {
                 status["podCidr"]["conflist"]["present"]["ipam"]["present"],
                 "calico-ipam"
             );
-            let other_kinds = ["phase", "goal", "facts", "failure", "checks", "steps", "changes"];
-            assert_eq!(
-                other_kinds.map(|field| &status[field]),
-                [&Value::Null; 7],
-                "{status}"
-            );
+            let others = [
+                "flannelToCalico",
+                "serviceCidr",
+                "calicoDatastore",
+                "failure",
+                "steps",
+            ];
+            assert_eq!(others.map(|field| &status[field]), [&Value::Null; 5], "{status}");
 
             // A new route to a block is written with a delay; an empty old range immediately.
             run("ip route add 10.244.200.64/26 via 192.0.2.9 dev eth0 proto 80");
@@ -391,14 +383,14 @@ fn a_spec_with_two_kinds_is_refused() {
     in_namespace(|| async {
         let host = Host::new();
         let mut object = object(&host);
-        object["spec"]["goal"] = json!("Held");
+        object["spec"]["flannelToCalico"]["goal"] = json!("Held");
         object["spec"]["podCidr"] = json!(settings());
         let (mut server, agent) = start(&host, object);
         beside(agent, async {
             let status = server.patch(StatusCode::OK).await;
             assert_eq!(status["failure"]["category"], "Contradiction", "{status}");
             assert_eq!(
-                (&status["facts"], &status["podCidr"]),
+                (&status["flannelToCalico"]["facts"], &status["podCidr"]),
                 (&Value::Null, &Value::Null)
             );
             server.silence().await;

@@ -81,10 +81,10 @@ fn a_new_network_that_does_not_start_is_rolled_back() {
             assert!(began.elapsed() >= Duration::from_secs(SECONDS - 1), "too early");
             assert!(host.is_rolled_back());
             let status = &server.object["status"];
-            let why = status["automaticRollback"].as_str().unwrap();
+            let why = status["flannelToCalico"]["automaticRollback"].as_str().unwrap();
             assert!(why.contains("Swapped") && why.contains("new pods"), "{why}");
             // calico-node may still start: the changes that pods need then are kept until the coordinator knows.
-            let kept: Vec<&str> = status["changes"]
+            let kept: Vec<&str> = status["flannelToCalico"]["changes"]
                 .as_array()
                 .unwrap()
                 .iter()
@@ -93,8 +93,8 @@ fn a_new_network_that_does_not_start_is_rolled_back() {
             assert_eq!(kept, ["UnrouteLegacyPods", "StopAnsweringForPods"]);
             assert!(run("ip route show proto 82").contains("10.244.1.2"));
             server.set_goal(Goal::Flannel);
-            while server.object["status"]["automaticRollback"].is_string()
-                || server.object["status"]["changes"].is_array()
+            while server.object["status"]["flannelToCalico"]["automaticRollback"].is_string()
+                || server.object["status"]["flannelToCalico"]["changes"].is_array()
             {
                 server.patch(StatusCode::OK).await;
             }
@@ -116,7 +116,7 @@ fn without_an_api_server_the_host_is_rolled_back_and_reports_later() {
             let back = until_back(&host, since);
             answering(&mut server, StatusCode::INTERNAL_SERVER_ERROR, back).await;
             server.phase("Flannel").await;
-            assert!(server.object["status"]["automaticRollback"].is_string());
+            assert!(server.object["status"]["flannelToCalico"]["automaticRollback"].is_string());
         })
         .await;
     });
@@ -188,7 +188,7 @@ fn a_recreated_object_does_not_end_a_rollback(
                 until_back_told(&mut server, &host, began).await;
             }
             server.object["spec"]["step"] = Value::Null;
-            server.object["spec"]["goal"] = json!("Hold");
+            server.object["spec"]["flannelToCalico"]["goal"] = json!("Hold");
             change(&mut server.object["spec"]);
             server.bump();
             server.announce();
@@ -391,7 +391,7 @@ fn a_blocked_main_thread_does_not_delay_the_rollback() {
             }
             assert!(began.elapsed() >= Duration::from_secs(SECONDS - 1), "too early");
             server.phase("Flannel").await;
-            assert!(server.object["status"]["automaticRollback"].is_string());
+            assert!(server.object["status"]["flannelToCalico"]["automaticRollback"].is_string());
         })
         .await;
     });
@@ -416,13 +416,13 @@ fn an_unreadable_process_is_named_and_does_not_delay_the_rollback() {
                 server.patch(StatusCode::OK).await;
             }
             assert!(began.elapsed() < Duration::from_secs(10), "named within 10 s");
-            assert_eq!(server.object["status"]["phase"], "Flannel");
+            assert_eq!(server.object["status"]["flannelToCalico"]["phase"], "Flannel");
             assert!(
                 host.paths.subnet_environment().exists(),
                 "no step while flanneld may run"
             );
             assert_eq!(
-                server.object["status"]["facts"]["unreadProcesses"],
+                server.object["status"]["flannelToCalico"]["facts"]["unreadProcesses"],
                 json!([hangs.reason()])
             );
             // Once the process ends, the node continues.
@@ -433,7 +433,7 @@ fn an_unreadable_process_is_named_and_does_not_delay_the_rollback() {
             let hangs = Hangs::start(&host);
             server.phase("Flannel").await;
             assert!(host.is_rolled_back());
-            let named = &server.object["status"]["facts"]["unreadProcesses"];
+            let named = &server.object["status"]["flannelToCalico"]["facts"]["unreadProcesses"];
             assert_eq!(*named, json!([hangs.reason()]));
         })
         .await;

@@ -8,12 +8,10 @@ use std::time::Duration;
 use agent::goal::WatchedObject;
 use agent::health::Health;
 use agent::host::folders::FolderWatch;
-use agent::host::netlink::{self, Netlink};
+use agent::host::netlink;
 use agent::host_thread::{HostThread, Parts};
-use agent::kinds::Kinds;
-use agent::kinds::flannel_to_calico::work::{Configuration, Worker};
-use agent::kinds::pod_cidr::observe::Observer;
 use agent::kinds::service_cidr::expected::WatchedRecord;
+use agent::kinds::{HostParts, Kinds, Watched};
 use agent::metrics::Metrics;
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
@@ -50,7 +48,7 @@ impl Server {
 
     /// The coordinator sets a goal.
     pub fn set_goal(&mut self, goal: Goal) {
-        self.object["spec"]["goal"] = serde_json::to_value(goal).unwrap();
+        self.object["spec"]["flannelToCalico"]["goal"] = serde_json::to_value(goal).unwrap();
         self.object["metadata"]["generation"] =
             json!(self.object["metadata"]["generation"].as_i64().unwrap() + 1);
         self.bump();
@@ -110,7 +108,7 @@ impl Server {
     /// Answers patches until the status has this phase.
     pub async fn phase(&mut self, phase: &str) {
         for _ in 0..8 {
-            if self.object["status"]["phase"] == phase {
+            if self.object["status"]["flannelToCalico"]["phase"] == phase {
                 return;
             }
             self.patch(StatusCode::OK).await;
@@ -170,6 +168,12 @@ fn start_with(
     let (goals, seen) = watch::channel(known);
     let metrics = Arc::new(Metrics::new().unwrap());
     let health = Arc::new(Health::starting());
+    let watched = Watched {
+        flannel_to_calico: (),
+        pod_cidr: (),
+        service_cidr: expected,
+        calico_datastore: (),
+    };
     let paths = host.paths.clone();
     let state = host.state();
     let parts = {
@@ -178,34 +182,18 @@ fn start_with(
             let changed = Arc::new(Notify::new());
             let watching = netlink::watch(Arc::clone(&changed));
             let folders = Arc::new(FolderWatch::start(Arc::clone(&changed)));
-            let observer = Observer::new(
-                paths.cni_configuration.clone(),
-                Arc::clone(&folders),
-                Arc::clone(&metrics),
-                Arc::clone(&health),
-            );
-            let services = agent::kinds::service_cidr::observe::Observer::new(
-                paths.proc.clone(),
-                String::new(),
-                &kube::Config::new("http://192.0.2.1".parse().unwrap()),
-                expected,
-                Arc::clone(&metrics),
-                Arc::clone(&health),
-            );
-            let configuration = Configuration {
+            let parts = HostParts {
                 node: "a".to_owned(),
                 paths,
                 state,
-            };
-            let worker = Worker::new(
-                configuration,
-                Netlink::connect().unwrap(),
+                pod_uid: String::new(),
+                config: kube::Config::new("http://192.0.2.1".parse().unwrap()),
                 folders,
                 metrics,
                 health,
-            );
+            };
             Ok(Parts {
-                kinds: Kinds::new(worker, observer, services),
+                kinds: Kinds::start(&parts, watched).unwrap(),
                 changed,
                 watching,
             })
@@ -228,7 +216,7 @@ pub fn object(host: &Host) -> Value {
         "apiVersion": "replumb.dev/v1alpha1",
         "kind": "NodeMigration",
         "metadata": { "name": "a", "uid": "u-1", "generation": 1, "resourceVersion": "10" },
-        "spec": { "nodeName": "a", "migration": "m", "flannelToCalico": host.settings() },
+        "spec": { "nodeName": "a", "migration": "m", "flannelToCalico": { "host": host.settings() } },
     })
 }
 
@@ -289,7 +277,7 @@ fn goals_are_reached_and_reported_with_their_generation() {
             server.set_goal(Goal::Held);
             let status = server.patch(StatusCode::OK).await;
             assert_eq!(
-                (&status["phase"], &status["observedGeneration"]),
+                (&status["flannelToCalico"]["phase"], &status["observedGeneration"]),
                 (&json!("Held"), &json!(2))
             );
             assert!(!host.paths.subnet_environment().exists());
@@ -313,7 +301,7 @@ fn goals_are_reached_and_reported_with_their_generation() {
             );
             host.install_calico();
             server.phase("Calico").await;
-            assert_eq!(server.object["status"]["leftovers"], json!([]));
+            assert_eq!(server.object["status"]["flannelToCalico"]["leftovers"], json!([]));
             assert_eq!(server.object["status"]["observedGeneration"], 4);
             server.silence().await;
         })
@@ -338,7 +326,7 @@ fn an_unreachable_api_server_stops_no_step_and_gets_the_status_later() {
                 "the step did not wait for the API"
             );
             let status = server.patch(StatusCode::OK).await;
-            assert_eq!(status["phase"], "Held");
+            assert_eq!(status["flannelToCalico"]["phase"], "Held");
             server.silence().await;
         })
         .await;
@@ -351,8 +339,7 @@ fn a_goal_without_settings_changes_nothing() {
     in_namespace(|| async {
         let host = Host::new();
         let mut object = object(&host);
-        object["spec"]["flannelToCalico"] = Value::Null;
-        object["spec"]["goal"] = json!("Detached");
+        object["spec"]["flannelToCalico"] = json!({ "goal": "Detached" });
         let (mut server, agent) = start(&host, object);
         beside(agent, async {
             server.patch(StatusCode::OK).await;
@@ -374,8 +361,14 @@ fn an_unreadable_host_is_reported_and_recovers() {
         let (mut server, agent) = start(&host, object(&host));
         beside(agent, async {
             let status = server.patch(StatusCode::OK).await;
-            assert_eq!((&status["phase"], &status["facts"]), (&Value::Null, &Value::Null));
-            assert_eq!(status["checks"][0]["verdict"], "Unknown");
+            assert_eq!(
+                (
+                    &status["flannelToCalico"]["phase"],
+                    &status["flannelToCalico"]["facts"]
+                ),
+                (&Value::Null, &Value::Null)
+            );
+            assert_eq!(status["flannelToCalico"]["checks"][0]["verdict"], "Unknown");
             assert!(
                 status["failure"]["message"]
                     .as_str()
@@ -386,7 +379,7 @@ fn an_unreadable_host_is_reported_and_recovers() {
             fs::rename(&moved, &host.paths.cni_configuration).unwrap();
             let status = server.patch(StatusCode::OK).await;
             assert_eq!(
-                (&status["phase"], &status["failure"]),
+                (&status["flannelToCalico"]["phase"], &status["failure"]),
                 (&json!("Flannel"), &Value::Null)
             );
         })

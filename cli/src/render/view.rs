@@ -1,5 +1,6 @@
 //! The progress of a migration: one view for text and JSON output.
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::migration::{Desired, LegacyPods, MigrationPhase, Progress, Warnings};
 use api::traffic::ClassCount;
 use api::{Migration, NodeMigration};
@@ -191,7 +192,7 @@ impl NodeView {
             .map(|failure| failure.message.clone());
         let mut view = Self {
             node: spec.node_name.clone(),
-            phase: report.and_then(|report| report.phase),
+            phase: report.and_then(|report| report.flannel_to_calico.or_empty().phase),
             step: "Waiting".to_owned(),
             since: None,
             reason: String::new(),
@@ -200,14 +201,18 @@ impl NodeView {
             failure,
             seconds: None,
             leftovers: Vec::new(),
-            changes: report.map(|report| report.changes.clone()).unwrap_or_default(),
+            changes: report
+                .map(|report| report.flannel_to_calico.or_empty().changes.clone())
+                .unwrap_or_default(),
         };
         if let Some(finished) = spec.finished_at {
             "Done".clone_into(&mut view.step);
             view.seconds = spec
                 .started_at
                 .map(|started| finished.duration_since(started).as_secs());
-            view.leftovers = report.map(|report| report.leftovers.clone()).unwrap_or_default();
+            view.leftovers = report
+                .map(|report| report.flannel_to_calico.or_empty().leftovers.clone())
+                .unwrap_or_default();
         } else if spec.started {
             "Starting".clone_into(&mut view.step);
             if let Some(step) = &spec.step {

@@ -210,7 +210,7 @@ mod tests {
         api.edit(&agent("b"), &not_ready);
         api.edit(
             &node_migration("c"),
-            &json!({ "status": { "phase": "nonsense" } }),
+            &json!({ "status": { "flannelToCalico": { "phase": "nonsense" } } }),
         );
         assert_eq!(pass(&api, &mut known, &mut status).await.1, None);
 

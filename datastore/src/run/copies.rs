@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use calico_datastore::run::record::{Phase, Record};
 
+use super::Runner;
 use super::batch::batches;
-use super::{RunError, Runner};
+use super::error::RunError;
 use crate::etcd3::{Change, Entry};
 use crate::stores::{CLUSTER_INFORMATION, ROOT, copies_prefix, copy_key};
 

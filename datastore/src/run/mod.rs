@@ -2,38 +2,39 @@
 
 mod batch;
 mod copies;
+mod error;
+mod observe;
 mod perform;
 pub mod prepared;
 mod report;
+mod settle;
 mod write;
 
+pub use error::RunError;
 pub use report::{Flags, Status, status};
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use calico_datastore::controller_objects::ControllerObjects;
-use calico_datastore::run::decide::{Goal, Next, Observed, ReadyV2, Step, decide};
+use calico_datastore::run::decide::{Goal, Next, Observed, Step, decide};
 use calico_datastore::run::record::{Phase, Record};
 use calico_datastore::run::refusal::Refusal;
-use calico_datastore::v2::READY;
 use jiff::{SignedDuration, Timestamp};
-use thiserror::Error;
-use tokio::time::Instant;
 
-use crate::backup::{Backup, BackupError};
+use crate::backup::Backup;
 use crate::error::StoreError;
 use crate::lock::Lock;
-use crate::stores::{CLUSTER_GUID, ROOT, Recorded, Stores, ready_v3};
+use crate::stores::{CLUSTER_GUID, Stores};
+use observe::observe;
 use prepared::{NotConvertible, Prepared};
+use settle::{Settle, wait};
 
 /// Consecutive failures, each after the store's own patience, before the run fails. While Calico is paused, the run continues at
 /// least until the end of the pause.
 const FAILURES: u32 = 3;
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A wait is checked again at this interval, because the clock can be set.
-const RECHECK: Duration = Duration::from_secs(1);
 
 /// Options of a run.
 #[derive(Clone, Debug)]
@@ -50,62 +51,6 @@ pub struct Options {
     pub no_nodes_of_v3: bool,
     /// Name of the holder of the lock, for other processes.
     pub holder: String,
-}
-
-/// Reason why a run did not reach its goal.
-#[derive(Debug, Error)]
-pub enum RunError {
-    /// A store failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The run was refused.
-    #[error("{0}")]
-    Refused(Refusal),
-    /// The data of v2 cannot be converted.
-    #[error(transparent)]
-    NotConvertible(#[from] NotConvertible),
-    /// The backup failed, so nothing was changed.
-    #[error(transparent)]
-    Backup(#[from] BackupError),
-    /// The conversion was aborted automatically.
-    #[error("{why}: the conversion was aborted, Calico works with etcd v2 again")]
-    Aborted {
-        /// The cause.
-        why: String,
-    },
-    /// The automatic abort of the conversion failed.
-    #[error("{why}: the conversion had to be aborted, but the abort failed: {error}")]
-    AbortFailed {
-        /// The cause of the abort.
-        why: String,
-        /// The cause of its failure.
-        error: Box<RunError>,
-    },
-}
-
-impl RunError {
-    /// The fix for the user.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Store(error) => error.hint(),
-            Self::Refused(refusal) => Some(refusal.hint().to_owned()),
-            Self::NotConvertible(error) => Some(error.hint().to_owned()),
-            Self::Backup(_) => Some("set --output-dir to a writable folder".to_owned()),
-            Self::Aborted { .. } => Some("fix the cause, then start again".to_owned()),
-            Self::AbortFailed { error, .. } => Some(format!(
-                "Calico may still be paused: run `kubectl replumb datastore status`, then `abort`{}",
-                error.hint().map(|hint| format!("; {hint}")).unwrap_or_default()
-            )),
-        }
-    }
-
-    /// Whether the run changed nothing because a prerequisite does not hold.
-    pub fn is_refusal(&self) -> bool {
-        match self {
-            Self::Refused(_) | Self::NotConvertible(_) => true,
-            Self::Store(_) | Self::Backup(_) | Self::Aborted { .. } | Self::AbortFailed { .. } => false,
-        }
-    }
 }
 
 /// Receives progress messages, one line at a time.
@@ -230,61 +175,6 @@ pub async fn refusal(
     })
 }
 
-/// One read of both stores.
-struct Observation {
-    observed: Observed,
-    /// Revision of the record.
-    revision: i64,
-    /// Index of v2's flag, if it exists.
-    index: Option<u64>,
-}
-
-/// Reads both stores. v2 is read first: its index must be older than the record and the flag of v3 that the decision depends on.
-async fn observe(
-    stores: &Stores,
-    prepared: &Prepared,
-    goal: Goal,
-    settle: SignedDuration,
-) -> Result<Observation, StoreError> {
-    let flag = stores.v2.get(READY).await?;
-    let (recorded, information, keys) = tokio::try_join!(
-        stores.record(),
-        stores.cluster_information(),
-        stores.v3.count(ROOT),
-    )?;
-    let (record, revision) = match recorded {
-        Some(Recorded { record, revision }) => (Some(record), revision),
-        None => (None, 0),
-    };
-    let missing = match goal {
-        Goal::Complete {
-            despite_missing: false,
-            ..
-        } => stores.missing(prepared.remaining.clone()).await?,
-        Goal::Complete { .. }
-        | Goal::Start { .. }
-        | Goal::AnnounceNodes
-        | Goal::Reopen
-        | Goal::Abort { .. } => ControllerObjects::default(),
-    };
-    let observed = Observed {
-        record,
-        v2: ReadyV2::of(flag.as_ref().map(|flag| flag.value.as_str())),
-        v3: ready_v3(information.as_ref().map(|(_, value)| value))?,
-        keys,
-        cluster: prepared.cluster.clone(),
-        hash: prepared.hash.clone(),
-        missing,
-        settle,
-        now: Timestamp::now(),
-    };
-    Ok(Observation {
-        observed,
-        revision,
-        index: flag.map(|flag| flag.index),
-    })
-}
-
 impl Runner<'_> {
     async fn reach(&mut self, goal: Goal) -> Result<Option<Record>, RunError> {
         let mut goal = goal;
@@ -399,40 +289,5 @@ fn is_paused_by_start(step: Step) -> bool {
         | Step::CloseV3
         | Step::OpenV2
         | Step::Restore => false,
-    }
-}
-
-/// The time after the pause in which v2 is not read, limited by the monotonic clock.
-struct Settle {
-    whole: SignedDuration,
-    begun: Option<Instant>,
-}
-
-impl Settle {
-    fn new(whole: SignedDuration) -> Self {
-        Self { whole, begun: None }
-    }
-
-    /// Begins the wait; true on the first call.
-    fn begin(&mut self) -> bool {
-        let is_first = self.begun.is_none();
-        self.begun.get_or_insert_with(Instant::now);
-        is_first
-    }
-
-    /// The duration for the decision: the whole wait, or zero when it is over.
-    fn remaining(&self) -> SignedDuration {
-        let is_over = self
-            .begun
-            .is_some_and(|begun| begun.elapsed() >= self.whole.unsigned_abs());
-        if is_over { SignedDuration::ZERO } else { self.whole }
-    }
-}
-
-/// Waits until this time, at most [`RECHECK`].
-async fn wait(until: Timestamp) {
-    let remaining = Timestamp::now().duration_until(until);
-    if remaining.is_positive() {
-        tokio::time::sleep(remaining.unsigned_abs().min(RECHECK)).await;
     }
 }

@@ -7,8 +7,10 @@ use calico_datastore::v2;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::Runner;
+use super::error::RunError;
+use super::observe::Observation;
 use super::prepared::Prepared;
-use super::{Observation, RunError, Runner};
 use crate::access::{V2, V3};
 use crate::backup;
 use crate::error::StoreError;

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use calico_datastore::run::record::{Phase, Record, Snapshot};
 use calico_datastore::verify::cross_check;
 
+use super::Runner;
 use super::batch::{BYTES, bytes};
+use super::error::RunError;
 use super::prepared::Written;
-use super::{RunError, Runner};
 use crate::access::V3;
 use crate::error::StoreError;
 use crate::etcd3::{Change, Condition, Entry};

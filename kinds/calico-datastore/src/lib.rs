@@ -4,6 +4,7 @@
 //! differences in [`difference::Difference`]. [`version`] decides which stores can be converted, [`verify`] checks the IPAM's
 //! data, [`run`] decides the steps on the stores, and [`cluster`] the steps in a live cluster.
 
+pub mod api;
 mod as_number;
 pub mod awaited;
 mod bgp_configuration;

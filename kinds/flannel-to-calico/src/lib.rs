@@ -1,5 +1,6 @@
 //! flannel VXLAN → Calico VXLAN.
 
+pub mod api;
 mod check_name;
 pub mod checks;
 pub mod cluster;
@@ -11,6 +12,7 @@ pub mod host;
 pub mod host_checks;
 #[cfg(test)]
 mod host_fixture;
+mod host_report;
 pub mod import;
 #[cfg(test)]
 mod in_place_walk;

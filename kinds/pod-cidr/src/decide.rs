@@ -35,8 +35,8 @@ pub struct Next {
 /// Chooses the next step.
 pub fn decide(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
     let next = match view.direction {
-        Direction::There => decide_forward(view, policy, now),
-        Direction::Back => decide_rollback(view, policy, now),
+        Direction::Forward => decide_forward(view, policy, now),
+        Direction::Rollback => decide_rollback(view, policy, now),
     };
     match (&next.decision, &policy.hold) {
         // Without an open pool no pod starts, so a hold does not apply to opening the only pool.
@@ -51,7 +51,7 @@ pub fn decide(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
 
 fn respect_unclear_pool(next: Next, view: &View<'_>) -> Next {
     match (&next.decision, &view.unclear_pool, view.direction) {
-        (Decision::Run(step), Some(strange), Direction::There)
+        (Decision::Run(step), Some(strange), Direction::Forward)
             if step.changes_a_pool() && !opens_the_only_pool(step, view) =>
         {
             wait(next.stage, strange.clone())

@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use engine::found::Found;
 
-/// `HostSettings` is what an agent looks for on its host during a change of the pod range.
+/// `podCidr` is what the agent reports in `status.podCidr`, for migrations of this kind. The agent changes nothing on its host but
+/// the addresses in `tunnelAddresses`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostSettings {
@@ -40,7 +41,8 @@ pub struct HostSettings {
     pub tunnel_addresses: Vec<ChangedTunnelAddress>,
 }
 
-/// `HostFacts` is what an agent has found in both ranges on its host.
+/// `podCidr` is what the agent has found in both ranges on its host. Unset if the host cannot be read, and if `spec.podCidr` is
+/// unset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostFacts {

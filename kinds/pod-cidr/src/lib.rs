@@ -1,5 +1,6 @@
 //! A change of the pod CIDR of a cluster with Calico's IPAM: create a new IPPool, move every pod, delete the old IPPool.
 
+pub mod api;
 pub mod by_node;
 pub mod calico_node;
 pub mod capacity;
@@ -13,6 +14,7 @@ pub mod former_address;
 pub mod hardcoded_range;
 pub mod holder;
 pub mod host;
+mod host_report;
 pub mod ipam;
 pub mod kops;
 pub mod pools;

@@ -134,7 +134,7 @@ fn number(pod: &PodName) -> usize {
 
 impl World {
     const START: Self = Self {
-        direction: Direction::There,
+        direction: Direction::Forward,
         old: Openness::AllPods,
         new: Openness::Absent,
         pods: [Life::Ready(PoolRole::Old); 2],
@@ -153,16 +153,16 @@ impl World {
 
     fn target(&self) -> PoolRole {
         match self.direction {
-            Direction::There => PoolRole::New,
-            Direction::Back => PoolRole::Old,
+            Direction::Forward => PoolRole::New,
+            Direction::Rollback => PoolRole::Old,
         }
     }
 
     /// The source pool.
     fn source(&self) -> PoolRole {
         match self.direction {
-            Direction::There => PoolRole::Old,
-            Direction::Back => PoolRole::New,
+            Direction::Forward => PoolRole::Old,
+            Direction::Rollback => PoolRole::New,
         }
     }
 
@@ -564,8 +564,8 @@ impl World {
             // The operator reverses the direction.
             &|world| {
                 world.direction = match world.direction {
-                    Direction::There => Direction::Back,
-                    Direction::Back => Direction::There,
+                    Direction::Forward => Direction::Rollback,
+                    Direction::Rollback => Direction::Forward,
                 };
                 world.empty = Empty::No;
                 world.probed = false;
@@ -613,8 +613,8 @@ impl World {
     /// Whether the migration has halted: the target pool cannot be opened any more.
     fn is_halted(&self) -> bool {
         match self.direction {
-            Direction::There => (self.old, self.new) == (Openness::Absent, Openness::Absent),
-            Direction::Back => self.old == Openness::Absent,
+            Direction::Forward => (self.old, self.new) == (Openness::Absent, Openness::Absent),
+            Direction::Rollback => self.old == Openness::Absent,
         }
     }
 }

@@ -18,7 +18,8 @@ use engine::drain::Pod;
 use engine::found::Found;
 use engine::kernel::{Address, Listed, Route, Rule};
 
-/// `HostSettings` is what an agent looks for on its host during a change of the Service range.
+/// `serviceCidr` is what the agent reports in `status.serviceCidr`, for migrations of this kind. The agent changes nothing on its
+/// host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostSettings {
@@ -212,7 +213,8 @@ impl LocalTraffic {
     }
 }
 
-/// `HostFacts` is what an agent has found about Services on its host.
+/// `serviceCidr` is what the agent has found about Services on its host. Unset if the host cannot be read, and if
+/// `spec.serviceCidr` is unset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostFacts {

@@ -2,6 +2,7 @@
 //! first.
 
 pub mod addresses;
+pub mod api;
 pub mod assignment;
 pub mod checks;
 pub mod class;
@@ -14,6 +15,7 @@ pub mod entry;
 pub mod exchange;
 pub mod facts;
 pub mod host;
+mod host_report;
 pub mod mentions;
 pub mod objects;
 pub mod outline;

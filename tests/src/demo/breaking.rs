@@ -1,5 +1,5 @@
-//! Cases that break a cluster before the migration. Each names the check that must refuse and the words of its refusal, and repairs
-//! the cluster afterwards. A refusal must change nothing.
+//! Cases that break a cluster before the migration. Each names the check that must refuse and the words of its refusal, and
+//! repairs the cluster afterwards. A refusal must change nothing.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::cluster::wait::{Observation, until};
 /// Longest time until every API server enforces a new policy.
 const ENFORCED_WITHIN: Duration = Duration::from_mins(1);
 
-/// One change to the lab that replumb does not make. In each text a machine's name in double braces, as in `{{ lab-control }}`, stands
-/// for its address, which differs from lab to lab.
+/// One change to the lab that replumb does not make. In each text a machine's name in double braces, as in `{{ lab-control }}`,
+/// stands for its address, which differs from lab to lab.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     /// kubectl with these arguments.
     Kubectl(&'static [&'static str]),
-    /// kubectl with these arguments, until the API server refuses it with these words: a new policy is not enforced at once, whatever
-    /// its status says.
+    /// kubectl with these arguments, until the API server refuses it with these words: a new policy is not enforced at once,
+    /// whatever its status says.
     UntilRefused(&'static [&'static str], &'static str),
     /// `kubectl apply` of this manifest.
     Apply(&'static str),

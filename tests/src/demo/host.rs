@@ -1,5 +1,5 @@
-//! The state of a node's host, read with `ip -j`, `bridge -j`, `iptables-save`, `nft -j` and `ls`. The reports of replumb itself prove
-//! nothing here.
+//! The state of a node's host, read with `ip -j`, `bridge -j`, `iptables-save`, `nft -j` and `ls`. The reports of replumb itself
+//! prove nothing here.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -14,8 +14,8 @@ use crate::cluster::wait::{Observation, until};
 
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// Waits until every pod on the pod network has its one address in the IPAM under its own name, and no other pod has one. The wait
-/// covers pods that are terminating.
+/// Waits until every pod on the pod network has its one address in the IPAM under its own name, and no other pod has one. The
+/// wait covers pods that are terminating.
 pub async fn agrees(cluster: &Cluster) -> Result<()> {
     until(
         "the IPAM agrees with the pods",

@@ -34,8 +34,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts the watch. A node is also unavailable when `is_out` is true for its NodeMigration. `counts` selects the pods to record;
-    /// without it no pods are recorded.
+    /// Starts the watch. A node is also unavailable when `is_out` is true for its NodeMigration. `counts` selects the pods to
+    /// record; without it no pods are recorded.
     pub fn start(
         client: Client,
         is_out: fn(&NodeMigration) -> bool,

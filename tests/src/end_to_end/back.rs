@@ -1,6 +1,7 @@
-//! There and back: a network that does not come up, an API server that is gone in mid-node, and then everything is taken back;
-//! the traffic does not notice, and every host is as it was.
+//! Migration and rollback: a network that does not start, an API server that is unavailable while a node is migrated, and then a
+//! rollback of everything. The traffic has no losses, and every host is as before.
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +13,7 @@ use kube::api::ListParams;
 
 use super::Tally;
 use super::fair::start;
-use super::in_place::nobody_was_harmed;
+use super::in_place::verify_no_disruption;
 use super::look::Looker;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
@@ -21,14 +22,14 @@ use crate::demo::operator::Exit;
 use crate::demo::{Tools, ipam};
 
 const STEP: Duration = Duration::from_mins(3);
-/// `rollout.stepTimeoutSeconds`: a busy machine starts calico-node within this.
-const PATIENCE: u64 = 30;
-/// After that time the old network has to be back within this: a look, the steps, and a write that nobody answers.
-const BACK_WITHIN: Duration = Duration::from_secs(20);
-/// An image that nobody has.
-const NOWHERE: &str = "nowhere.invalid/calico:none";
+/// `rollout.stepTimeoutSeconds`: sufficient for the start of calico-node on a busy machine.
+const STEP_TIMEOUT: u64 = 30;
+/// Longest time from this timeout until the old network works again: a read, the steps, and a write that gets no answer.
+const RESTORED_WITHIN: Duration = Duration::from_secs(20);
+/// An image that does not exist.
+const MISSING_IMAGE: &str = "nowhere.invalid/calico:none";
 
-/// Three nodes, with the traffic all the way.
+/// Migrates three nodes and rolls them back, with traffic all the time.
 pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let Some(run) = tally.count("back: begin", Run::begin(cluster, tools).await) else {
@@ -37,12 +38,12 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
     let look = Looker::new(cluster);
     let wanted = Wanted {
         strategy: api::migration::Strategy::InPlace,
-        spec: serde_json::json!({ "rollout": { "stepTimeoutSeconds": PATIENCE } }),
+        spec: serde_json::json!({ "rollout": { "stepTimeoutSeconds": STEP_TIMEOUT } }),
         ..Wanted::default()
     };
     let began = async {
         let image = image(cluster).await?;
-        set_image(cluster, NOWHERE).await?;
+        set_image(cluster, MISSING_IMAGE).await?;
         Ok((image, start(&run, &wanted).await?))
     };
     let Some((image, watch)) = tally.count("back: a Calico that never starts", began.await) else {
@@ -53,14 +54,14 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
         return tally;
     };
     tally.count(
-        "back: calico-node never starts, and its node is back on flannel by itself",
+        "back: calico-node never starts, and the agent restores flannel on its node",
         falls_back(cluster, &look, &first).await,
     );
     tally.count(
-        "back: the API server is gone as well, and the node is back on flannel by itself",
+        "back: the API server is unavailable too, and the agent restores flannel on its node",
         falls_back_alone(cluster, &run, &look, &first).await,
     );
-    let mended = async {
+    let corrected = async {
         set_image(cluster, &image).await?;
         run.scene
             .operator
@@ -68,11 +69,14 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
             .await
             .map(|_| ())
     };
-    tally.count("back: once it is mended, every node goes to Calico", mended.await);
+    tally.count(
+        "back: after the correction every node changes to Calico",
+        corrected.await,
+    );
     tally.count("back: new pods get Calico's addresses", late(cluster).await);
-    tally.count("back: everything is taken back", run.scene.roll_back().await);
-    let gone = async {
-        is_old(cluster).await?;
+    tally.count("back: everything is rolled back", run.scene.roll_back().await);
+    let restored = async {
+        verify_flannel_addresses(cluster).await?;
         cluster
             .api()
             .kubectl(&[
@@ -85,15 +89,15 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
                 "--cascade=foreground",
             ])
             .await?;
-        nothing_of_calico(cluster).await
+        verify_no_calico_objects(cluster).await
     };
     tally.count(
-        "back: pods that had Calico's addresses have flannel's, and nothing is left in Calico's IPAM",
-        gone.await,
+        "back: pods with addresses of Calico get addresses of flannel, and Calico's IPAM is empty",
+        restored.await,
     );
     tally.count(
-        "back: nobody of flannel's was moved, and every host is as it was",
-        nobody_was_harmed(&run, watch, &[]).await,
+        "back: no pod of flannel was moved, and every host is as before",
+        verify_no_disruption(&run, watch, &[]).await,
     );
     tally
 }
@@ -122,7 +126,7 @@ async fn set_image(cluster: &Cluster, image: &str) -> Result<()> {
         .map(|_| ())
 }
 
-/// The node is swapped, waits for its time, and goes back; the Migration halts and says so.
+/// The node changes its network, its step times out, and the agent restores flannel; the Migration halts with this reason.
 async fn falls_back(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
     until_phase(cluster, look, node, Phase::Swapped).await?;
     let swapped = Instant::now();
@@ -130,15 +134,15 @@ async fn falls_back(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> 
     is_halted(look, node).await
 }
 
-/// The same with the API server away: nobody tells the agent anything, and it can tell nobody.
+/// The same without the API server: the agent can neither read nor write its object.
 async fn falls_back_alone(cluster: &Cluster, run: &Run<'_>, look: &Looker, node: &str) -> Result<()> {
     run.scene.operator.expect(Exit::Done, &["resume"]).await?;
     until_phase(cluster, look, node, Phase::Swapped).await?;
     cluster.stop_api_server().await?;
     let swapped = Instant::now();
-    let back = until_on_flannel(cluster, node, swapped).await;
+    let restored = until_on_flannel(cluster, node, swapped).await;
     cluster.start_api_server().await?;
-    back?;
+    restored?;
     is_halted(look, node).await
 }
 
@@ -152,45 +156,47 @@ async fn until_phase(cluster: &Cluster, look: &Looker, node: &str, phase: Phase)
             Ok(if found == Some(phase) {
                 Observation::Done(())
             } else {
-                Observation::NotYet(format!("it is {found:?}"))
+                Observation::NotYet(format!("the phase is {found:?}"))
             })
         },
     )
     .await
 }
 
-/// By the host's own word: nobody else may be there to ask.
+/// Reads the host itself: the API server may be unavailable.
 async fn until_on_flannel(cluster: &Cluster, node: &str, since: Instant) -> Result<()> {
-    let limit = Duration::from_secs(PATIENCE) + BACK_WITHIN;
+    let limit = Duration::from_secs(STEP_TIMEOUT) + RESTORED_WITHIN;
     until(
-        &format!("flannel's network is back on node {node}"),
+        &format!("node {node} has flannel's network again"),
         limit,
         &cluster.directory().logs(),
         async || {
             let script = "ip -o link show type vxlan | cut -d: -f2; ls /run/flannel";
-            let said = cluster.run_in_node(node, &["sh", "-c", script]).await?;
-            Ok(if said.contains("flannel.1") && said.contains("subnet.env") {
+            let output = cluster.run_in_node(node, &["sh", "-c", script]).await?;
+            Ok(if output.contains("flannel.1") && output.contains("subnet.env") {
                 Observation::Done(())
             } else {
-                Observation::NotYet(said)
+                Observation::NotYet(output)
             })
         },
     )
     .await?;
     println!(
-        "        it was back {:.1} s after the swap, allowed were {PATIENCE} s and {} s to do it",
+        "        flannel works again {:.1} s after the swap; allowed: {STEP_TIMEOUT} s for the step and {} s for the restore",
         since.elapsed().as_secs_f64(),
-        BACK_WITHIN.as_secs()
+        RESTORED_WITHIN.as_secs()
     );
     Ok(())
 }
 
 async fn is_halted(look: &Looker, node: &str) -> Result<()> {
-    look.until_node(node, "back, and said so", STEP, |spec| {
-        spec.automatic_rollback.is_some() && !spec.rolling_back && spec.returned_at.is_some()
+    look.until_node(node, "restored and reported", STEP, |spec| {
+        spec.flannel_to_calico.or_empty().automatic_rollback.is_some()
+            && !spec.rolling_back
+            && spec.returned_at.is_some()
     })
     .await?;
-    look.until_migration("the Migration is halted by it", STEP, |migration| {
+    look.until_migration("the Migration halts because of it", STEP, |migration| {
         migration.status.as_ref().is_some_and(|status| {
             status.phase == MigrationPhase::Halted
                 && status.reason == "FellBack"
@@ -201,7 +207,7 @@ async fn is_halted(look: &Looker, node: &str) -> Result<()> {
     .map(|_| ())
 }
 
-/// A workload that comes when every node is on Calico.
+/// Creates a workload after every node has changed to Calico.
 async fn late(cluster: &Cluster) -> Result<()> {
     let busybox = crate::cluster::Images::default().busybox;
     cluster
@@ -235,29 +241,32 @@ spec: {{ maxUnavailable: 1, selector: {{ matchLabels: {{ app: late }} }} }}
     ipam::agrees(cluster).await
 }
 
-/// Every one of them has a lease of flannel's plugin on its node.
-async fn is_old(cluster: &Cluster) -> Result<()> {
+/// Checks that every pod of the workload has a lease of flannel's plugin on its node.
+async fn verify_flannel_addresses(cluster: &Cluster) -> Result<()> {
     cluster
         .api()
         .rolled_out("deployment/late", "sample", STEP)
         .await?;
     let pods: Api<Pod> = Api::namespaced(cluster.api().client(), "sample");
     let list = pods.list(&ListParams::default().labels("app=late")).await?;
-    ensure!(!list.items.is_empty(), "there is no pod of the workload");
+    ensure!(!list.items.is_empty(), "the workload has no pod");
     for pod in list {
-        let node = pod.spec.and_then(|spec| spec.node_name).context("its node")?;
+        let node = pod
+            .spec
+            .and_then(|spec| spec.node_name)
+            .context("a pod without a node")?;
         let address = pod
             .status
             .and_then(|status| status.pod_ip)
-            .context("its address")?;
+            .context("a pod without an address")?;
         let lease = format!("/var/lib/cni/networks/cbr0/{address}");
         cluster.run_in_node(&node, &["test", "-f", &lease]).await?;
     }
     Ok(())
 }
 
-/// Blocks, affinities, handles, pools: all of it was made by the migration.
-async fn nothing_of_calico(cluster: &Cluster) -> Result<()> {
+/// Checks that no block, affinity, handle or pool exists: the migration created all of them.
+async fn verify_no_calico_objects(cluster: &Cluster) -> Result<()> {
     for kind in [
         "ipamblocks",
         "blockaffinities",
@@ -267,13 +276,13 @@ async fn nothing_of_calico(cluster: &Cluster) -> Result<()> {
         "felixconfigurations",
     ] {
         let kind = format!("{kind}.crd.projectcalico.org");
-        let said = cluster.api().kubectl(&["get", &kind, "-o", "name"]).await?;
-        ensure!(said.trim().is_empty(), "left: {said}");
+        let output = cluster.api().kubectl(&["get", &kind, "-o", "name"]).await?;
+        ensure!(output.trim().is_empty(), "remaining: {output}");
     }
     let labels = "jsonpath={.items[*].metadata.labels} {.items[*].metadata.annotations} {.items[*].spec.unschedulable}";
-    let said = cluster.api().kubectl(&["get", "nodes", "-o", labels]).await?;
+    let output = cluster.api().kubectl(&["get", "nodes", "-o", labels]).await?;
     for word in ["projectcalico.org", "replumb.dev", "true true"] {
-        ensure!(!said.contains(word), "Nodes say {word} still: {said}");
+        ensure!(!output.contains(word), "Nodes still contain {word}: {output}");
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Calico's datastore from v2 to v3 in a cluster: what is refused, the way back from each stage, by hand and by itself, and the whole way
-//! while the coordinator is killed.
+//! A migration of Calico's datastore from etcd v2 to v3 in a cluster: the refusals, the rollback from each stage, on request and
+//! at the end of the pause, and the whole migration while the coordinator is killed.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::demo::operator::{Exit, Operator};
 use crate::demo::{End, Tools, breaking};
 
 const STEP: Duration = Duration::from_mins(5);
-/// Whoever starts the controllers is refused. What writes them and starts none is not.
+/// A policy that refuses each start of the controllers. Writes that start no pod are allowed.
 const NO_CONTROLLERS: &str = "
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -30,16 +30,16 @@ spec:
     resourceRules: [{ apiGroups: [apps], apiVersions: [v1], operations: [UPDATE], resources: [deployments] }]
   validations:
     - expression: object.metadata.name != 'calico-kube-controllers' || object.spec.replicas <= oldObject.spec.replicas
-      message: nobody starts the controllers
+      message: the controllers must not start
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata: { name: no-controllers }
 spec: { policyName: no-controllers, validationActions: [Deny] }
 ";
-/// What it says.
-const NO_CONTROLLERS_SAYS: &str = "nobody starts the controllers";
-/// One more of the controllers than there are.
+/// The policy's message.
+const NO_CONTROLLERS_MESSAGE: &str = "the controllers must not start";
+/// A request for one more replica of the controllers.
 const MORE_CONTROLLERS: [&str; 8] = [
     "patch",
     "deployment",
@@ -50,10 +50,10 @@ const MORE_CONTROLLERS: [&str; 8] = [
     "-p",
     r#"{"spec":{"replicas":2}}"#,
 ];
-/// What the controllers, of v2 and of v3, may do.
-const RIGHTS: &str = "clusterrole/calico-kube-controllers";
-/// The shortest pause that can be asked for, in seconds.
-const SHORT: u32 = 60;
+/// The permissions of the controllers, of v2 and of v3.
+const PERMISSIONS: &str = "clusterrole/calico-kube-controllers";
+/// The shortest `pauseLimitSeconds`.
+const SHORTEST_PAUSE: u32 = 60;
 
 /// Every case.
 pub async fn calico_datastore(cluster: &Cluster, tools: &Tools) -> Tally {
@@ -61,7 +61,10 @@ pub async fn calico_datastore(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let prepared = prepare(cluster, &operator).await;
     if tally
-        .count("calico-datastore: what a person does before", prepared)
+        .count(
+            "calico-datastore: the user's steps before the migration",
+            prepared,
+        )
         .is_none()
     {
         return tally;
@@ -72,31 +75,31 @@ pub async fn calico_datastore(cluster: &Cluster, tools: &Tools) -> Tally {
     }
     for stage in [Stage::Prepare, Stage::Convert] {
         tally.count(
-            format!("calico-datastore: taken back from stage {}", stage.as_str()),
-            back_from(cluster, tools, stage).await,
+            format!("calico-datastore: rolled back from stage {}", stage.as_str()),
+            roll_back_from(cluster, tools, stage).await,
         );
     }
     tally.count(
-        "calico-datastore: taken back from stage Controllers, where the API server refuses to write them",
-        refused_and_back(cluster, tools).await,
+        "calico-datastore: rolled back from stage Controllers, in which the API server refuses writes of the controllers",
+        roll_back_after_refusal(cluster, tools).await,
     );
     tally.count(
-        "calico-datastore: controllers that may write nothing are named, and taken back by the end of the pause, though somebody has stopped the migration",
-        by_itself(cluster, tools).await,
+        "calico-datastore: controllers without permissions are named, and the end of the pause rolls a paused migration back",
+        roll_back_at_deadline(cluster, tools).await,
     );
     tally.count(
-        "calico-datastore: taken back when a node has changed, everything is as before, and nothing was lost",
+        "calico-datastore: rolled back after a node has changed, everything is as before, and no loss",
         there_and_back(cluster, tools).await,
     );
     tally.count(
-        "calico-datastore: the whole way, nothing was lost and nobody started again, though the coordinator is killed twice",
+        "calico-datastore: the whole migration without loss or restart of a pod, with two kills of the coordinator",
         whole(cluster, tools).await,
     );
     tally
 }
 
-/// Starts it and takes it back as soon as this stage is seen, or the one after it.
-async fn back_from(cluster: &Cluster, tools: &Tools, stage: Stage) -> Result<()> {
+/// Starts a migration and rolls it back as soon as it is in this stage, or a later one.
+async fn roll_back_from(cluster: &Cluster, tools: &Tools, stage: Stage) -> Result<()> {
     let operator = Operator::new(cluster, &tools.command_line);
     let look = Looker::new(cluster);
     begin(cluster, &operator, &Wanted::new(End::RolledBack)).await?;
@@ -107,19 +110,19 @@ async fn back_from(cluster: &Cluster, tools: &Tools, stage: Stage) -> Result<()>
     operator
         .expect_within(Exit::Done, &["rollback", "--all", "--yes", "--wait"], STEP)
         .await?;
-    as_before(cluster, &look).await
+    verify_rolled_back(cluster, &look).await
 }
 
-/// Nobody may start the controllers: every node has changed by then.
-async fn refused_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
+/// Refuses the start of the controllers, after every node has changed, and rolls back.
+async fn roll_back_after_refusal(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let operator = Operator::new(cluster, &tools.command_line);
     let look = Looker::new(cluster);
     cluster.api().apply(NO_CONTROLLERS).await?;
-    breaking::until_refused(cluster, &MORE_CONTROLLERS, NO_CONTROLLERS_SAYS).await?;
+    breaking::until_refused(cluster, &MORE_CONTROLLERS, NO_CONTROLLERS_MESSAGE).await?;
     begin(cluster, &operator, &Wanted::new(End::RolledBack)).await?;
     look.until_migration("the controllers are refused", STEP, |migration| {
         let status = migration.status.clone().unwrap_or_default();
-        let is_refused = status.message.contains(NO_CONTROLLERS_SAYS);
+        let is_refused = status.message.contains(NO_CONTROLLERS_MESSAGE);
         stage_of(migration) == Some(Stage::Controllers) && status.reason == "CheckFailing" && is_refused
     })
     .await?;
@@ -127,7 +130,7 @@ async fn refused_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
         .expect(Exit::Done, &["rollback", "--all", "--yes"])
         .await?;
     look.until_migration(
-        "every node is of v2 again, but for the controllers",
+        "every node uses v2 again, and the controllers do not run",
         STEP,
         |migration| {
             let status = migration.status.clone().unwrap_or_default();
@@ -135,16 +138,16 @@ async fn refused_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
         },
     )
     .await?;
-    delete(cluster).await?;
-    look.until_migration("it is taken back", STEP, |migration| {
+    delete_policy(cluster).await?;
+    look.until_migration("the migration is rolled back", STEP, |migration| {
         let status = migration.status.as_ref();
         status.is_some_and(|status| status.phase == MigrationPhase::RolledBack)
     })
     .await?;
-    as_before(cluster, &look).await
+    verify_rolled_back(cluster, &look).await
 }
 
-async fn delete(cluster: &Cluster) -> Result<()> {
+async fn delete_policy(cluster: &Cluster) -> Result<()> {
     for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
         cluster.api().kubectl(&["delete", kind, "no-controllers"]).await?;
     }
@@ -156,14 +159,14 @@ fn stage_of(migration: &Migration) -> Option<Stage> {
     known.stage.as_ref().map(|stage| stage.name)
 }
 
-/// The controllers of v3 run and may read nothing, so they write nothing. Somebody pauses the migration meanwhile, and goes to bed.
-async fn by_itself(cluster: &Cluster, tools: &Tools) -> Result<()> {
+/// Runs the controllers of v3 without permissions: these write nothing. The user pauses the migration and does not resume it.
+async fn roll_back_at_deadline(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let operator = Operator::new(cluster, &tools.command_line);
     let look = Looker::new(cluster);
     let wanted = Wanted {
         end: End::RolledBack,
-        // Every node at once, or the plan refuses so short a pause.
-        spec: json!({ "calicoDatastore": { "pauseLimitSeconds": SHORT }, "rollout": { "maxUnavailable": 3 } }),
+        // Every node at the same time: otherwise the plan refuses this short pause.
+        spec: json!({ "calicoDatastore": { "pauseLimitSeconds": SHORTEST_PAUSE }, "rollout": { "maxUnavailable": 3 } }),
         kills: 0,
     };
     begin(cluster, &operator, &wanted).await?;
@@ -176,37 +179,43 @@ async fn by_itself(cluster: &Cluster, tools: &Tools) -> Result<()> {
     })
     .await?;
     let api = cluster.api();
-    let rules = api.kubectl(&["get", RIGHTS, "-o", "jsonpath={.rules}"]).await?;
-    allow(cluster, "[]").await?;
-    let turned = unwritten(&operator, &look).await;
-    // Those of v2 need them on the way back.
-    allow(cluster, &rules).await?;
-    turned?;
+    let rules = api
+        .kubectl(&["get", PERMISSIONS, "-o", "jsonpath={.rules}"])
+        .await?;
+    set_permissions(cluster, "[]").await?;
+    let rolled_back = until_deadline(&operator, &look).await;
+    // The controllers of v2 need the permissions for the rollback.
+    set_permissions(cluster, &rules).await?;
+    rolled_back?;
     let migration = look
-        .until_migration("it is taken back", STEP, |migration| {
+        .until_migration("the migration is rolled back", STEP, |migration| {
             migration
                 .status
                 .as_ref()
                 .is_some_and(|status| status.phase == MigrationPhase::RolledBack)
         })
         .await?;
-    let status = migration.status.context("a status")?;
+    let status = migration.status.context("the Migration has no status")?;
     let why = status.calico_datastore.and_then(|known| known.automatic_rollback);
-    let why = why.context("it does not say why it was taken back")?.reason;
-    ensure!(why.contains("the pause had to end by"), "it says {why:?}");
-    ensure!(status.message.contains(&why), "it says {:?}", status.message);
-    as_before(cluster, &look).await
+    let why = why.context("the status has no reason of the rollback")?.reason;
+    ensure!(why.contains("the pause had to end by"), "the reason is {why:?}");
+    ensure!(
+        status.message.contains(&why),
+        "the message is {:?}",
+        status.message
+    );
+    verify_rolled_back(cluster, &look).await
 }
 
-/// What is missing is named as long as it is waited for, and the deadline is kept.
-async fn unwritten(operator: &Operator, look: &Looker) -> Result<()> {
-    look.until_migration("the controllers are waited for", STEP, |migration| {
+/// Waits until the missing objects are named, pauses the migration, and waits for the rollback at the deadline.
+async fn until_deadline(operator: &Operator, look: &Looker) -> Result<()> {
+    look.until_migration("the migration waits for the controllers", STEP, |migration| {
         let status = migration.status.clone().unwrap_or_default();
         status.reason == "CalicoControllers" && status.message.contains("not yet written to etcd v3: ")
     })
     .await?;
     operator.expect(Exit::Done, &["pause"]).await?;
-    look.until_migration("it goes back", STEP, |migration| {
+    look.until_migration("the rollback starts", STEP, |migration| {
         let phase = migration.status.as_ref().map(|status| status.phase);
         matches!(
             phase,
@@ -217,22 +226,22 @@ async fn unwritten(operator: &Operator, look: &Looker) -> Result<()> {
     Ok(())
 }
 
-/// Lets the controllers do this, as JSON, and nothing else.
-async fn allow(cluster: &Cluster, rules: &str) -> Result<()> {
+/// Sets the permissions of the controllers to these rules, as JSON.
+async fn set_permissions(cluster: &Cluster, rules: &str) -> Result<()> {
     let change = format!(r#"[{{"op":"replace","path":"/rules","value":{rules}}}]"#);
-    let patch = ["patch", RIGHTS, "--type=json", "--patch", &change];
+    let patch = ["patch", PERMISSIONS, "--type=json", "--patch", &change];
     cluster.api().kubectl(&patch).await.map(|_| ())
 }
 
-/// Nothing of it is left in the stores, and pods start.
-async fn as_before(cluster: &Cluster, look: &Looker) -> Result<()> {
+/// Checks that etcd v3 is empty, that pods start, and that the Migration is rolled back.
+async fn verify_rolled_back(cluster: &Cluster, look: &Looker) -> Result<()> {
     let etcd = Etcd::of(cluster).await?;
-    let left = etcd.v3().await?;
-    let first = left.keys().next();
+    let remaining = etcd.v3().await?;
+    let first = remaining.keys().next();
     ensure!(
-        left.is_empty(),
-        "{} keys are left in etcd v3, the first is {first:?}",
-        left.len()
+        remaining.is_empty(),
+        "keys remaining in etcd v3: {}, first: {first:?}",
+        remaining.len()
     );
     cluster
         .api()
@@ -241,11 +250,14 @@ async fn as_before(cluster: &Cluster, look: &Looker) -> Result<()> {
     cluster.api().rolled_out("deployment/web", "sample", STEP).await?;
     let migration = look.migration().await?;
     let phase = migration.status.map(|status| status.phase);
-    ensure!(phase == Some(MigrationPhase::RolledBack), "it is {phase:?}");
+    ensure!(
+        phase == Some(MigrationPhase::RolledBack),
+        "phase of the migration: found {phase:?}, needed RolledBack"
+    );
     breaking::delete_migration(cluster).await
 }
 
-/// Begins one. What a case before has left refused is deleted, so that each case fails for itself.
+/// Starts a migration. A refused Migration of an earlier case is deleted before, so that each case fails alone.
 async fn begin(cluster: &Cluster, operator: &Operator, wanted: &Wanted) -> Result<()> {
     breaking::delete_migration(cluster).await?;
     let file = operator.write_manifest(&manifest(cluster, wanted).await?)?;

@@ -1,5 +1,5 @@
-//! A cluster on Calico v2.6 with etcd: what a pause of Calico does to its pods, and a conversion by the commands alone, with a roll to
-//! v3.8 by hand, while traffic flows.
+//! A cluster on Calico v2.6 with etcd: the effects of a pause of Calico on pods, and a conversion by the commands alone, with a
+//! manual rollout of v3.8, under traffic.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -23,10 +23,10 @@ use crate::datastore::tool::Tool;
 use crate::demo::{Tools, traffic as probes};
 
 const NAMESPACE: &str = "sample";
-/// One step. A kubelet waits 10 s before it tries a pod's network again.
+/// Limit of one step. A kubelet waits 10 s before it tries a pod's network again.
 const LIMIT: Duration = Duration::from_mins(2);
-const ROLL: Duration = Duration::from_mins(5);
-/// What Calico's plugin says while it is paused.
+const ROLLOUT: Duration = Duration::from_mins(5);
+/// Fragment of the message of Calico's plugin during a pause.
 const REFUSAL: &str = "Calico is currently not ready to process requests";
 const BLOCKS: &str = "/calico/ipam/v2/assignment/ipv4/block/";
 const HANDLES: &str = "/calico/ipam/v2/handle/";
@@ -35,11 +35,11 @@ const HANDLES: &str = "/calico/ipam/v2/handle/";
 pub async fn calico_v2(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     tally.count(
-        "calico-v2: while Calico is paused pods that run go on, none comes and none goes; then they do",
+        "calico-v2: during a pause of Calico running pods continue, and no pod starts or ends until the pause ends",
         paused(cluster).await,
     );
     tally.count(
-        "calico-v2: converted, rolled to v3 and opened, nothing is lost; v3 gives addresses out of the blocks of v2 and takes theirs back",
+        "calico-v2: no loss in a conversion with a rollout of v3; v3 assigns and releases addresses in the blocks of v2",
         converted(cluster, tools).await,
     );
     tally
@@ -48,23 +48,23 @@ pub async fn calico_v2(cluster: &Cluster, tools: &Tools) -> Tally {
 async fn paused(cluster: &Cluster) -> Result<()> {
     probes::replace_probers(cluster).await?;
     cluster.set_calico_v2_ready(false).await?;
-    make(cluster, "late").await?;
-    told(cluster, "late", "FailedCreatePodSandBox").await?;
+    create(cluster, "late").await?;
+    until_event(cluster, "late", "FailedCreatePodSandBox").await?;
     delete(cluster, "store-1").await?;
-    told(cluster, "store-1", "FailedKillPod").await?;
-    nodes_are_ready(cluster).await?;
+    until_event(cluster, "store-1", "FailedKillPod").await?;
+    verify_nodes_ready(cluster).await?;
     cluster.set_calico_v2_ready(true).await?;
     cluster.api().pods_ready(&[NAMESPACE], LIMIT).await?;
     delete(cluster, "late").await?;
-    gone(cluster, "late").await?;
-    nothing_lost(&Summary::of(&probes::so_far(cluster).await?))
+    until_gone(cluster, "late").await?;
+    verify_no_loss(&Summary::of(&probes::so_far(cluster).await?))
 }
 
 async fn converted(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let url = cluster.calico_etcd().await?;
     let folder = cluster.directory().logs().join("calico-datastore");
     let tool = Tool::new(&tools.command_line, &url, &url, &folder);
-    make(cluster, "old").await?;
+    create(cluster, "old").await?;
     if tools.calico_is_real {
         guard::set(cluster).await?;
     }
@@ -78,16 +78,19 @@ async fn converted(cluster: &Cluster, tools: &Tools) -> Result<()> {
         .api()
         .apply(&manifest)
         .await
-        .context("roll Calico to v3.8")?;
+        .context("roll out Calico v3.8")?;
     for workload in ["daemonset/calico-node", "deployment/calico-kube-controllers"] {
-        cluster.api().rolled_out(workload, CALICO_NAMESPACE, ROLL).await?;
+        cluster
+            .api()
+            .rolled_out(workload, CALICO_NAMESPACE, ROLLOUT)
+            .await?;
     }
-    make(cluster, "new").await?;
-    told(cluster, "new", "FailedCreatePodSandBox").await?;
+    create(cluster, "new").await?;
+    until_event(cluster, "new", "FailedCreatePodSandBox").await?;
     let status = tool.status().await?;
     ensure!(
         addresses(cluster).await? == before,
-        "addresses of pods have changed with the roll"
+        "addresses of pods have changed during the rollout"
     );
     complete(cluster, &tool)
         .await
@@ -97,7 +100,7 @@ async fn converted(cluster: &Cluster, tools: &Tools) -> Result<()> {
     for (pod, address) in &before {
         ensure!(
             after.get(pod) == Some(address),
-            "pod {pod} had {address}: {after:?}"
+            "address of pod {pod}: needed {address}, found {after:?}"
         );
     }
     if tools.calico_is_real {
@@ -106,53 +109,53 @@ async fn converted(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let new = after.get("new").context("pod new has no address")?;
     ensure!(
         blocks.iter().any(|block| block.contains(new)),
-        "pod new has {new}, which is in none of {blocks:?}"
+        "address of pod new: found {new}, needed one of {blocks:?}"
     );
     let handles = store.count(HANDLES).await?;
     for pod in ["old", "new"] {
         delete(cluster, pod).await?;
-        gone(cluster, pod).await?;
+        until_gone(cluster, pod).await?;
     }
-    let left = store.count(HANDLES).await?;
+    let remaining = store.count(HANDLES).await?;
     ensure!(
-        left + 2 == handles,
-        "{handles} handles before two pods went, {left} after"
+        remaining + 2 == handles,
+        "handles after the deletion of two pods: found {remaining}, needed two less than {handles}"
     );
-    nothing_lost(&Summary::of(&probes::end(cluster).await?))
+    verify_no_loss(&Summary::of(&probes::end(cluster).await?))
 }
 
-/// As a person does it: what controllers have not written yet is a refusal, and it is said again.
+/// Runs `complete` as a user does: again and again, until the controllers have written all their objects.
 async fn complete(cluster: &Cluster, tool: &Tool) -> Result<()> {
-    let what = "v3 is opened";
+    let what = "etcd v3 is open";
     until(what, LIMIT, &cluster.directory().logs(), async || {
-        let said = tool.run(&["complete", "--yes"]).await?;
-        Ok(match said.code {
+        let output = tool.run(&["complete", "--yes"]).await?;
+        Ok(match output.code {
             Some(0) => Observation::Done(()),
-            Some(2) if said.notes.contains("has not yet") => Observation::NotYet(said.all()),
-            other => bail!("complete ended with {other:?}: {}", said.all()),
+            Some(2) if output.notes.contains("has not yet") => Observation::NotYet(output.all()),
+            other => bail!("complete ended with {other:?}: {}", output.all()),
         })
     })
     .await
 }
 
 async fn run(tool: &Tool, arguments: &[&str]) -> Result<()> {
-    let said = tool.run(arguments).await?;
+    let output = tool.run(arguments).await?;
     ensure!(
-        said.code == Some(0),
+        output.code == Some(0),
         "datastore {} ended with {:?}: {}",
         arguments.join(" "),
-        said.code,
-        said.all()
+        output.code,
+        output.all()
     );
     Ok(())
 }
 
 async fn store(url: &str) -> Result<Etcd3> {
-    let said = PartialAccess {
+    let stores = PartialAccess {
         endpoints: vec![url.to_owned()],
         ..PartialAccess::default()
     };
-    Ok(Etcd3::connect(&said.access(Side::V3)?).await?)
+    Ok(Etcd3::connect(&stores.access(Side::V3)?).await?)
 }
 
 async fn blocks(store: &Etcd3) -> Result<Vec<Ipv4Net>> {
@@ -168,8 +171,8 @@ fn pods(cluster: &Cluster) -> Api<Pod> {
     Api::namespaced(cluster.api().client(), NAMESPACE)
 }
 
-/// Starts a pod that nobody re-creates.
-async fn make(cluster: &Cluster, name: &str) -> Result<()> {
+/// Creates a pod without a controller.
+async fn create(cluster: &Cluster, name: &str) -> Result<()> {
     let image = format!("--image={}", Images::default().busybox);
     let shell = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done";
     let command = [
@@ -194,19 +197,19 @@ async fn delete(cluster: &Cluster, name: &str) -> Result<()> {
     cluster.api().kubectl(&command).await.map(drop)
 }
 
-async fn gone(cluster: &Cluster, name: &str) -> Result<()> {
+async fn until_gone(cluster: &Cluster, name: &str) -> Result<()> {
     let what = format!("pod {name} is gone");
     until(&what, LIMIT, &cluster.directory().logs(), async || {
         Ok(match pods(cluster).get_opt(name).await? {
             None => Observation::Done(()),
-            Some(_) => Observation::NotYet("it is there".into()),
+            Some(_) => Observation::NotYet("the pod still exists".into()),
         })
     })
     .await
 }
 
-/// The kubelet says why this pod has no network, or why it keeps it.
-async fn told(cluster: &Cluster, pod: &str, reason: &str) -> Result<()> {
+/// Waits for the kubelet's Event with the reason why this pod gets no network, or keeps it.
+async fn until_event(cluster: &Cluster, pod: &str, reason: &str) -> Result<()> {
     let events: Api<Event> = Api::namespaced(cluster.api().client(), NAMESPACE);
     let of_pod = ListParams::default().fields(&format!("involvedObject.name={pod},reason={reason}"));
     let what = format!("an Event {reason} of pod {pod} with Calico's refusal");
@@ -226,20 +229,20 @@ async fn told(cluster: &Cluster, pod: &str, reason: &str) -> Result<()> {
     .await
 }
 
-/// A pause keeps no roll from going on.
-async fn nodes_are_ready(cluster: &Cluster) -> Result<()> {
+/// Checks that calico-node stays ready on every node: a rollout can continue during a pause.
+async fn verify_nodes_ready(cluster: &Cluster) -> Result<()> {
     let daemon_sets: Api<DaemonSet> = Api::namespaced(cluster.api().client(), CALICO_NAMESPACE);
     let status = daemon_sets.get("calico-node").await?.status.unwrap_or_default();
     ensure!(
         status.number_ready == status.desired_number_scheduled && status.number_ready > 0,
-        "calico-node is ready on {} of {} nodes",
+        "nodes on which calico-node is ready: {} of {}",
         status.number_ready,
         status.desired_number_scheduled
     );
     Ok(())
 }
 
-/// Of every pod that has one.
+/// The address of every pod that has one.
 async fn addresses(cluster: &Cluster) -> Result<BTreeMap<String, Ipv4Addr>> {
     let all = pods(cluster).list(&ListParams::default()).await?;
     let addresses = all.iter().filter_map(|pod| {
@@ -249,16 +252,16 @@ async fn addresses(cluster: &Cluster) -> Result<BTreeMap<String, Ipv4Addr>> {
     Ok(addresses.collect())
 }
 
-fn nothing_lost(summary: &Summary) -> Result<()> {
+fn verify_no_loss(summary: &Summary) -> Result<()> {
     ensure!(
         summary.all.sent > 1000,
-        "only {} probes were sent",
+        "probes sent: found {}, needed more than 1000",
         summary.all.sent
     );
     for (class, counts) in &summary.classes {
         ensure!(
             counts.lost == 0,
-            "{} of {} probes of {class} are lost",
+            "lost probes of {class}: {} of {}",
             counts.lost,
             counts.sent
         );

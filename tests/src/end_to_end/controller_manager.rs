@@ -1,5 +1,5 @@
-//! The trap of the controller manager, on the real one: told of the new range too early it ends over the Nodes' podCIDRs; in
-//! the order in which replumb asks for it, it lives and works.
+//! The order of flags of the real controller manager: with the new range too early it exits because of the Nodes' podCIDRs; in
+//! the order that replumb requests, it runs and works.
 
 use std::time::Duration;
 
@@ -13,69 +13,74 @@ use crate::cluster::state::CONTROL_PLANE;
 use crate::cluster::wait::{Observation, until};
 use crate::machine::ServiceStatus;
 
-/// From its start to its end over a Node, and to a pod of a Deployment that is scaled.
+/// Longest time from its start until it exits because of a Node, or until a scaled Deployment has its pods.
 const LIMIT: Duration = Duration::from_mins(2);
-/// What it says at its end.
-const LAST_WORDS: &str = "failed to mark cidr";
-/// A Deployment of the sample's.
+/// Fragment of its last log lines before that exit.
+const EXIT_MESSAGE: &str = "failed to mark cidr";
+/// A Deployment of the sample.
 const DEPLOYMENT: [&str; 3] = ["-n", "sample", "deployment/web"];
 
-/// The cases; the Nodes' podCIDRs are in `old`, the pods are in `new`. At the end it is told what it was told before.
+/// The cases; the Nodes' podCIDRs are in `old`, the pods are in `new`. At the end it has its original flags.
 pub async fn controller_manager(cluster: &Cluster, old: &str, new: &str) -> Tally {
     let mut tally = Tally::default();
-    let told = |allocate: bool, cluster: &str| NodeRanges {
+    let ranges = |allocate: bool, cluster: &str| NodeRanges {
         allocate,
         cluster: cluster.to_owned(),
     };
     tally.count(
-        "controller-manager: told of the new range too early, it ends at each start",
-        ends(cluster, &told(true, new)).await,
+        "controller-manager: with the new range too early it exits at each start",
+        verify_exits(cluster, &ranges(true, new)).await,
     );
     tally.count(
-        "controller-manager: allocates no more, then is told of the new range: it works and is never started again",
+        "controller-manager: without allocation, and then with the new range, it works and never restarts",
         async {
-            lives(cluster, Some(&told(false, old))).await?;
-            lives(cluster, Some(&told(false, new))).await
+            verify_runs(cluster, Some(&ranges(false, old))).await?;
+            verify_runs(cluster, Some(&ranges(false, new))).await
         }
         .await,
     );
     tally.count(
-        "controller-manager: as it was before, it works",
-        lives(cluster, None).await,
+        "controller-manager: with its original flags it works",
+        verify_runs(cluster, None).await,
     );
     tally
 }
 
-async fn ends(cluster: &Cluster, ranges: &NodeRanges) -> Result<()> {
+async fn verify_exits(cluster: &Cluster, ranges: &NodeRanges) -> Result<()> {
     let before = status(cluster).await?.restarts;
     cluster.restart_controller_manager(Some(ranges)).await?;
     let logs = cluster.directory().logs();
-    until("it has ended twice", LIMIT, &logs, async || {
-        let status = status(cluster).await?;
-        let times = status.restarts - before;
-        Ok(if times >= 2 {
-            Observation::Done(())
-        } else {
-            Observation::NotYet(format!("{times} times; its end was {:?}", status.last_exit))
-        })
-    })
+    until(
+        "the controller manager has exited twice",
+        LIMIT,
+        &logs,
+        async || {
+            let status = status(cluster).await?;
+            let times = status.restarts - before;
+            Ok(if times >= 2 {
+                Observation::Done(())
+            } else {
+                Observation::NotYet(format!("exits: {times}, the last one {:?}", status.last_exit))
+            })
+        },
+    )
     .await?;
     let file = logs.join(CONTROL_PLANE).join(format!("{CONTROLLER_MANAGER}.log"));
     let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    let told = format!("--cluster-cidr={}", ranges.cluster);
+    let flag = format!("--cluster-cidr={}", ranges.cluster);
     let (_, since) = text
-        .split_once(&told)
-        .with_context(|| format!("{} does not say {told}", file.display()))?;
+        .split_once(&flag)
+        .with_context(|| format!("{} does not contain {flag}", file.display()))?;
     ensure!(
-        since.contains(LAST_WORDS),
-        "it has ended, and {LAST_WORDS:?} is not in {} after {told}",
+        since.contains(EXIT_MESSAGE),
+        "the controller manager has exited, but {} does not contain {EXIT_MESSAGE:?} after {flag}",
         file.display()
     );
     Ok(())
 }
 
-/// Starts it, lets it make a pod and take it away, and sees that it is the same process all the time.
-async fn lives(cluster: &Cluster, ranges: Option<&NodeRanges>) -> Result<()> {
+/// Starts it, scales a Deployment up and down, and checks that it is the same process all the time.
+async fn verify_runs(cluster: &Cluster, ranges: Option<&NodeRanges>) -> Result<()> {
     cluster.restart_controller_manager(ranges).await?;
     let began = status(cluster).await?;
     let usual = replicas(cluster).await?;
@@ -93,21 +98,21 @@ async fn lives(cluster: &Cluster, ranges: Option<&NodeRanges>) -> Result<()> {
             Ok(if seen && ready == wanted {
                 Observation::Done(())
             } else {
-                Observation::NotYet(format!("{ready} of {wanted} pods are Ready"))
+                Observation::NotYet(format!("Ready pods: {ready} of {wanted}"))
             })
         })
         .await
-        .with_context(|| format!("the controller manager, told {ranges:?}"))?;
+        .with_context(|| format!("the controller manager with {ranges:?}"))?;
     }
     let now = status(cluster).await?;
     ensure!(
         now.pid == began.pid && now.restarts == began.restarts,
-        "it was started again meanwhile: {began:?}, {now:?}"
+        "the controller manager has restarted: {began:?}, {now:?}"
     );
     Ok(())
 }
 
-/// Its process.
+/// The status of its process.
 pub async fn status(cluster: &Cluster) -> Result<ServiceStatus> {
     cluster.control_plane_service(CONTROLLER_MANAGER).await
 }

@@ -1,4 +1,4 @@
-//! The coordinator dies.
+//! Kills the coordinator.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use crate::cluster::Cluster;
 use crate::cluster::processes::COORDINATOR;
 use crate::cluster::wait::{Observation, until};
 
-/// How long it may take to come back.
-const BACK: Duration = Duration::from_mins(6);
+/// Longest time until the coordinator runs again.
+const RESTARTED_WITHIN: Duration = Duration::from_mins(6);
 
-/// kill -9 of the coordinator, until it was started again.
+/// Kills the coordinator with SIGKILL, and waits until it has restarted.
 pub async fn kill_coordinator(cluster: &Cluster, look: &Looker) -> Result<()> {
-    let (_, home, before) = look.coordinator().await?;
-    cluster.kill_process(&home, &COORDINATOR).await?;
+    let (_, node, before) = look.coordinator().await?;
+    cluster.kill_process(&node, &COORDINATOR).await?;
     until(
-        "the coordinator is started again",
-        BACK,
+        "the coordinator has restarted",
+        RESTARTED_WITHIN,
         &cluster.directory().logs(),
         async || {
             let (name, _, now) = look.coordinator().await?;
             Ok(if now > before {
                 Observation::Done(())
             } else {
-                Observation::NotYet(format!("pod {name} was started {now} times again"))
+                Observation::NotYet(format!("restarts of pod {name}: {now}"))
             })
         },
     )

@@ -1,4 +1,4 @@
-//! Some crashes of the matrix that `cargo lab crash` runs as a whole: agent, coordinator and API server, there and back.
+//! Some crashes of the matrix of `cargo lab crash`: agent, coordinator and API server, during the migration and the rollback.
 
 use anyhow::{Context, Result, anyhow};
 use crash_point::Edge;
@@ -10,7 +10,7 @@ use crate::crash::{Bench, Matrix, shorten_restart_delay};
 use crate::demo::Tools;
 use crate::demo::operator::Operator;
 
-/// The crashes. Needs three nodes and a test build.
+/// Runs the crashes. Requires three nodes and a test build.
 pub async fn crash(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let ready = async {
@@ -34,12 +34,12 @@ pub async fn crash(cluster: &Cluster, tools: &Tools) -> Tally {
         None => Ok(()),
         Some(why) => Err(anyhow!("{why}")),
     };
-    tally.count("crash: every round came to its end", ended);
+    tally.count("crash: every round ended", ended);
     tally
 }
 
-/// One round, and none that nobody disturbs before it: each takes minutes. What the hosts are on Calico is compared by the whole
-/// matrix; here, Calico's IPAM is there, and everything after the way back.
+/// One round, without an undisturbed round before it: each takes minutes. Only the whole matrix compares the hosts on Calico;
+/// here Calico's IPAM is compared, and the whole state after the rollback.
 fn round() -> Result<Round> {
     Ok(Round {
         prepare: Some(cell(Leg::Prepare, "SelectNodes", Victim::Coordinator)?),
@@ -60,7 +60,7 @@ fn cell(leg: Leg, name: &str, victim: Victim) -> Result<Cell> {
     let step = STEPS
         .into_iter()
         .find(|step| step.leg == leg && step.name == name)
-        .with_context(|| format!("there is no step {name} in {leg:?}"))?;
+        .with_context(|| format!("{leg:?} has no step {name}"))?;
     let edge = if step.single {
         Edge::Recorded
     } else {

@@ -1,4 +1,4 @@
-//! Calico's data from etcd v2 to etcd v3, with a real etcd and no cluster.
+//! The conversion of Calico's data from etcd v2 to etcd v3, with a real etcd and without a cluster.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,25 +18,25 @@ use crate::datastore::sample;
 use crate::datastore::tool::Tool;
 use crate::datastore::trial::{COMPLETE, Trial, strikes};
 
-/// Keys of v2 that are converted in most cases.
+/// Number of keys of v2 in most cases.
 const KEYS: usize = 200;
-/// Keys of one transaction: so that there are many writes.
+/// Keys per transaction: few, for many writes.
 const BATCH: usize = 10;
 const VERSION: &str = "/calico/v1/config/CalicoVersion";
 const READY: &str = "/calico/v1/Ready";
 const START: [&str; 5] = ["start", "--yes", "--no-hold", "--settle", "0s"];
-/// One process, or one wait, at most.
+/// Limit of one process, and of one wait.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// What the cases need.
+/// The programs and the folder of the cases.
 pub struct Bench {
     /// An etcd with both APIs.
     pub old: PathBuf,
-    /// One without the old one.
+    /// An etcd without the v2 API.
     pub new: PathBuf,
     /// `kubectl-replumb`.
     pub program: PathBuf,
-    /// A folder for all of it.
+    /// The folder of all files.
     pub folder: PathBuf,
 }
 
@@ -47,31 +47,34 @@ pub async fn datastore(bench: &Bench) -> Tally {
         return tally;
     };
     tally.count(
-        "killed at every write it goes on, and is as without that; and goes back",
-        killed(bench, &etcd).await,
+        "a conversion killed at each write continues with the same result, and can be aborted",
+        verify_kills(bench, &etcd).await,
     );
     tally.count(
-        "of two at once one is told who is at work",
-        two_at_once(bench, &etcd).await,
+        "of two processes at the same time, one is refused and told about the other",
+        verify_lock(bench, &etcd).await,
     );
     tally.count(
-        "a pause that lasts too long ends by itself",
-        overdue(bench, &etcd).await,
+        "a pause that lasts too long is aborted",
+        verify_pause_limit(bench, &etcd).await,
     );
     tally.count(
-        "who holds it ends with it, and who stood still for too long writes nothing more",
-        held_and_stopped(bench, &etcd).await,
+        "a holding process ends with the conversion, and a process that was stopped for too long writes nothing",
+        verify_held_and_stopped(bench, &etcd).await,
     );
-    tally.count("what is refused changes nothing", refused(bench, &etcd).await);
+    tally.count("refusals change nothing", verify_refusals(bench, &etcd).await);
     tally.count(
-        "v3 that is not empty is put back as it was",
-        put_back(bench, &etcd).await,
+        "the previous data of v3 is restored",
+        verify_restored(bench, &etcd).await,
     );
     tally.count(
-        "v3 stays closed until the controllers have written what is left to them, or somebody does without",
-        unwritten(bench, &etcd).await,
+        "v3 stays closed until the controllers have written their objects",
+        verify_waits_for_controllers(bench, &etcd).await,
     );
-    tally.count("two etcds that want certificates", certificates(bench).await);
+    tally.count(
+        "two etcds that require client certificates",
+        verify_certificates(bench).await,
+    );
     tally
 }
 
@@ -95,7 +98,7 @@ async fn seed(etcd: &Etcd) -> Result<()> {
     etcd.seed(&sample::store(KEYS)).await
 }
 
-async fn killed(bench: &Bench, etcd: &Etcd) -> Result<()> {
+async fn verify_kills(bench: &Bench, etcd: &Etcd) -> Result<()> {
     let trial = Trial::new(etcd, &bench.program, &bench.folder, sample::store(KEYS), BATCH);
     let undisturbed = trial.undisturbed().await?;
     ensure!(undisturbed.writes > 20, "{undisturbed:?}");
@@ -111,7 +114,7 @@ async fn killed(bench: &Bench, etcd: &Etcd) -> Result<()> {
             trial.kill_and_abort(late).await.with_context(what)?;
         }
     }
-    // Opening v3 is three writes: announced, opened, recorded.
+    // Three writes open v3: the announcement, the flag, the record.
     for strike in strikes(3, 0) {
         let what = || format!("complete killed at {strike:?}");
         trial.kill_complete(strike).await.with_context(what)?;
@@ -119,13 +122,13 @@ async fn killed(bench: &Bench, etcd: &Etcd) -> Result<()> {
     Ok(())
 }
 
-async fn two_at_once(bench: &Bench, etcd: &Etcd) -> Result<()> {
+async fn verify_lock(bench: &Bench, etcd: &Etcd) -> Result<()> {
     seed(etcd).await?;
     let tool = bench.tool(&etcd.url(), &etcd.url());
     let start = ["start", "--yes", "--no-hold", "--settle", "3s"];
     let (one, other) = tokio::join!(tool.run(&start), tool.run(&start));
     let mut both = [one?, other?];
-    both.sort_by_key(|said| said.code);
+    both.sort_by_key(|output| output.code);
     let [winner, loser] = both;
     ensure!(winner.code == Some(0), "{}", winner.all());
     ensure!(loser.code == Some(1), "{}", loser.all());
@@ -134,7 +137,7 @@ async fn two_at_once(bench: &Bench, etcd: &Etcd) -> Result<()> {
     Ok(())
 }
 
-async fn overdue(bench: &Bench, etcd: &Etcd) -> Result<()> {
+async fn verify_pause_limit(bench: &Bench, etcd: &Etcd) -> Result<()> {
     seed(etcd).await?;
     let tool = bench.tool(&etcd.url(), &etcd.url());
     let held = tool
@@ -146,18 +149,18 @@ async fn overdue(bench: &Bench, etcd: &Etcd) -> Result<()> {
         "{}",
         held.all()
     );
-    let is_back = async |what: &str| -> Result<()> {
+    let verify_aborted = async |what: &str| -> Result<()> {
         let status = tool.status().await?;
         ensure!(
             status["worksWith"] == "V2" && status["record"]["phase"] == "Aborted",
             "{what}: {status}"
         );
-        let left = etcd.dump_v3("/calico/").await?;
-        ensure!(left.is_empty(), "{what}: left in v3: {left:?}");
+        let remaining = etcd.dump_v3("/calico/").await?;
+        ensure!(remaining.is_empty(), "{what}: remaining in v3: {remaining:?}");
         Ok(())
     };
-    is_back("held").await?;
-    // Whoever was killed in the pause, and comes back late; and whoever was killed while he completed it.
+    verify_aborted("held").await?;
+    // A process that was killed during the pause, and starts again late; and one that was killed during `complete`.
     for phase in ["Paused", "Written", "Verified", "Completing"] {
         seed(etcd).await?;
         let paused = tool.run(&START).await?;
@@ -175,29 +178,29 @@ async fn overdue(bench: &Bench, etcd: &Etcd) -> Result<()> {
             &START
         };
         let late = tool.run(verb).await?;
-        let says = if phase == "Completing" {
+        let needed = if phase == "Completing" {
             "phase Aborted"
         } else {
             "the pause had to end by"
         };
-        ensure!(late.all().contains(says), "{phase}: {}", late.all());
-        is_back(phase).await?;
+        ensure!(late.all().contains(needed), "{phase}: {}", late.all());
+        verify_aborted(phase).await?;
     }
     Ok(())
 }
 
-/// Writes the record as somebody has left it.
+/// Changes the record of the conversion.
 async fn edit_record(etcd: &Etcd, edit: impl FnOnce(&mut Value)) -> Result<()> {
     const RECORD: &str = "/replumb/calico-datastore/run";
     let all = etcd.dump_v3(RECORD).await?;
-    let text = all.get(RECORD).context("there is no record")?;
+    let text = all.get(RECORD).context("etcd has no record")?;
     let mut record: Value = serde_json::from_str(text).context("parse the record")?;
     edit(&mut record);
     etcd.put_v3(RECORD, &record.to_string()).await
 }
 
-/// `complete` elsewhere ends whoever holds it, and who is stopped for so long that his lock goes writes nothing more.
-async fn held_and_stopped(bench: &Bench, etcd: &Etcd) -> Result<()> {
+/// A `complete` elsewhere ends the holding process, and a process that was stopped until its lock expired writes nothing.
+async fn verify_held_and_stopped(bench: &Bench, etcd: &Etcd) -> Result<()> {
     seed(etcd).await?;
     let tool = bench.tool(&etcd.url(), &etcd.url());
     let holding = tool.spawn(&["start", "--yes", "--settle", "0s"])?;
@@ -209,7 +212,7 @@ async fn held_and_stopped(bench: &Bench, etcd: &Etcd) -> Result<()> {
     ensure!(complete.code == Some(0), "{}", complete.all());
     let held = tokio::time::timeout(LIMIT, holding.wait_with_output())
         .await
-        .context("it is held for ever")??;
+        .context("the holding process does not end")??;
     ensure!(
         held.status.success(),
         "held: {}",
@@ -219,26 +222,32 @@ async fn held_and_stopped(bench: &Bench, etcd: &Etcd) -> Result<()> {
     seed(etcd).await?;
     let before = etcd.indices_v2().await?;
     let stopped = tool.spawn(&["start", "--yes", "--no-hold", "--settle", "60s"])?;
-    let process = Pid::from_raw(i32::try_from(stopped.id().context("it has ended")?)?);
+    let process = Pid::from_raw(i32::try_from(stopped.id().context("the process has ended")?)?);
     until_status(&tool, &|status| status["record"]["phase"] == "Paused").await?;
     kill(process, Signal::SIGSTOP)?;
     until_status(&tool, &|status| status["atWork"].is_null()).await?;
     let abort = tool.run(&["abort", "--yes"]).await?;
     ensure!(abort.code == Some(0), "{}", abort.all());
-    let left = etcd.dump_v3("/").await?;
+    let aborted = etcd.dump_v3("/").await?;
     kill(process, Signal::SIGCONT)?;
     let late = tokio::time::timeout(LIMIT, stopped.wait_with_output())
         .await
-        .context("it goes on for ever")??;
+        .context("the stopped process does not end")??;
     ensure!(
         !late.status.success(),
-        "it has gone on: {}",
+        "the stopped process has continued: {}",
         String::from_utf8_lossy(&late.stderr)
     );
-    ensure!(etcd.dump_v3("/").await? == left, "it has written to v3");
+    ensure!(
+        etcd.dump_v3("/").await? == aborted,
+        "the stopped process has written to v3"
+    );
     let after = etcd.indices_v2().await?;
     let others = |all: &BTreeMap<String, u64>| all.iter().filter(|pair| pair.0 != READY).count();
-    ensure!(others(&before) == others(&after), "it has written to v2");
+    ensure!(
+        others(&before) == others(&after),
+        "the stopped process has written to v2"
+    );
     ensure!(
         etcd.dump_v2().await?.get(READY).map(String::as_str) == Some("true"),
         "v2 is not open"
@@ -246,21 +255,26 @@ async fn held_and_stopped(bench: &Bench, etcd: &Etcd) -> Result<()> {
     Ok(())
 }
 
-async fn until_status(tool: &Tool, is_so: &(dyn Fn(&Value) -> bool + Sync)) -> Result<()> {
-    until("the conversion is so far", LIMIT, &tool.folder, async || {
-        let status = tool.status().await?;
-        Ok(if is_so(&status) {
-            Observation::Done(())
-        } else {
-            Observation::NotYet(status.to_string())
-        })
-    })
+async fn until_status(tool: &Tool, is_reached: &(dyn Fn(&Value) -> bool + Sync)) -> Result<()> {
+    until(
+        "the conversion has reached a state",
+        LIMIT,
+        &tool.folder,
+        async || {
+            let status = tool.status().await?;
+            Ok(if is_reached(&status) {
+                Observation::Done(())
+            } else {
+                Observation::NotYet(status.to_string())
+            })
+        },
+    )
     .await
 }
 
-/// Runs a command that has to be refused with these words, and looks whether anything was written.
+/// Runs a command that must be refused with these words, and checks that nothing was written.
 async fn refuse(etcds: &[&Etcd], tool: &Tool, arguments: &[&str], words: &str) -> Result<()> {
-    let look = async || -> Result<_> {
+    let read = async || -> Result<_> {
         let mut all = Vec::new();
         for etcd in etcds {
             let v2 = if etcd.has_v2() {
@@ -272,27 +286,27 @@ async fn refuse(etcds: &[&Etcd], tool: &Tool, arguments: &[&str], words: &str) -
         }
         Ok(all)
     };
-    let before = look().await?;
-    let said = tool.run(arguments).await?;
+    let before = read().await?;
+    let output = tool.run(arguments).await?;
     ensure!(
-        said.code != Some(0),
+        output.code != Some(0),
         "{arguments:?} was not refused: {}",
-        said.all()
+        output.all()
     );
     ensure!(
-        said.notes.contains(words),
-        "{arguments:?} does not say {words:?}: {}",
-        said.all()
+        output.notes.contains(words),
+        "the refusal of {arguments:?} does not contain {words:?}: {}",
+        output.all()
     );
     ensure!(
-        look().await? == before,
+        read().await? == before,
         "{arguments:?} has written something: {}",
-        said.all()
+        output.all()
     );
     Ok(())
 }
 
-async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
+async fn verify_refusals(bench: &Bench, etcd: &Etcd) -> Result<()> {
     let start = START;
     let without = bench.etcd("without-v2", Some(false)).await?;
     let newest = bench.etcd("newest", None).await?;
@@ -344,13 +358,13 @@ async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
     refuse(&[etcd], &asked, &["start"], "standard input is not a terminal").await
 }
 
-/// What controllers of v3 have written in an earlier attempt.
+/// Keys that controllers of v3 wrote in an earlier attempt.
 const STALE: [&str; 2] = [
     "/calico/resources/v3/projectcalico.org/profiles/kns.default",
     "/calico/resources/v3/projectcalico.org/networkpolicies/default/knp.default.gone",
 ];
 
-async fn put_back(bench: &Bench, etcd: &Etcd) -> Result<()> {
+async fn verify_restored(bench: &Bench, etcd: &Etcd) -> Result<()> {
     seed(etcd).await?;
     let tool = bench.tool(&etcd.url(), &etcd.url());
     for (key, value) in [
@@ -366,8 +380,8 @@ async fn put_back(bench: &Bench, etcd: &Etcd) -> Result<()> {
     }
     let before = etcd.dump_v3("/calico/").await?;
     let done = async |arguments: &[&str]| -> Result<()> {
-        let said = tool.run(arguments).await?;
-        ensure!(said.code == Some(0), "{arguments:?}: {}", said.all());
+        let output = tool.run(arguments).await?;
+        ensure!(output.code == Some(0), "{arguments:?}: {}", output.all());
         Ok(())
     };
     let start = [
@@ -389,7 +403,7 @@ async fn put_back(bench: &Bench, etcd: &Etcd) -> Result<()> {
     done(&["abort", "--yes"]).await?;
     ensure!(
         etcd.dump_v3("/calico/").await? == before,
-        "v3 is another one than before"
+        "v3 has other data than before"
     );
     done(&start).await?;
     done(&COMPLETE).await?;
@@ -400,15 +414,15 @@ async fn put_back(bench: &Bench, etcd: &Etcd) -> Result<()> {
     ensure!(status["worksWith"] == "V2", "{status}");
     ensure!(
         etcd.dump_v3("/calico/").await? == before,
-        "after the end v3 is another one than before"
+        "after the completion v3 has other data than before"
     );
     let kept = etcd.dump_v3("/replumb/calico-datastore/before").await?;
-    ensure!(kept.is_empty(), "kept aside after all: {kept:?}");
+    ensure!(kept.is_empty(), "the saved data of v3 still exists: {kept:?}");
     Ok(())
 }
 
-/// The controllers of v3 are this test.
-async fn unwritten(bench: &Bench, etcd: &Etcd) -> Result<()> {
+/// This test plays the controllers of v3.
+async fn verify_waits_for_controllers(bench: &Bench, etcd: &Etcd) -> Result<()> {
     let mut store = sample::store(KEYS);
     store.insert(
         "/calico/v1/policy/tier/default/policy/knp.default.default.deny".to_owned(),
@@ -440,7 +454,7 @@ async fn unwritten(bench: &Bench, etcd: &Etcd) -> Result<()> {
     Ok(())
 }
 
-async fn certificates(bench: &Bench) -> Result<()> {
+async fn verify_certificates(bench: &Bench) -> Result<()> {
     let loopback = [std::net::Ipv4Addr::LOCALHOST.into()];
     let authority = Authority::create(&bench.folder.join("pki"))?;
     let pki = authority.folder().to_owned();
@@ -452,7 +466,7 @@ async fn certificates(bench: &Bench) -> Result<()> {
     stranger
         .client("stranger", None)?
         .write(stranger.folder(), "stranger")?;
-    // Filled before it asks for certificates.
+    // Filled before it requires certificates.
     let plain = bench.etcd("old-with-tls", Some(true)).await?;
     seed(&plain).await?;
     drop(plain);
@@ -483,14 +497,14 @@ async fn certificates(bench: &Bench) -> Result<()> {
     let unknown = with(stranger.folder(), "stranger").run(&START).await?;
     ensure!(
         unknown.code == Some(1),
-        "a stranger's certificate: {}",
+        "a certificate of another authority: {}",
         unknown.all()
     );
-    let nobody = bench.tool(&old.url(), &new.url()).run(&START).await?;
+    let anonymous = bench.tool(&old.url(), &new.url()).run(&START).await?;
     ensure!(
-        nobody.notes.contains("ETCD_CA_CERT_FILE"),
-        "no authority: {}",
-        nobody.all()
+        anonymous.notes.contains("ETCD_CA_CERT_FILE"),
+        "no certificate: {}",
+        anonymous.all()
     );
     let tool = with(&pki, "calico");
     let status = tool.status().await?;
@@ -499,8 +513,8 @@ async fn certificates(bench: &Bench) -> Result<()> {
         "before: {status}"
     );
     for arguments in [&START[..], &COMPLETE] {
-        let said = tool.run(arguments).await?;
-        ensure!(said.code == Some(0), "{arguments:?}: {}", said.all());
+        let output = tool.run(arguments).await?;
+        ensure!(output.code == Some(0), "{arguments:?}: {}", output.all());
     }
     let status = tool.status().await?;
     ensure!(status["worksWith"] == "V3", "{status}");

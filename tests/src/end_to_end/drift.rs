@@ -1,6 +1,6 @@
-//! Somebody else changes what the migration wrote, by kubectl: labels of a node that waits and of one that is done, the pool, what
-//! IPAM and the tunnels go by, a node selector. The API server refuses each; without its policies each is written again, and the rollout
-//! stops and says so.
+//! Drift: another user changes objects of the migration with kubectl: the labels of a waiting and of a migrated node, the pool,
+//! settings of IPAM and of the tunnels, a node selector. The API server refuses each change. Without its policies each change is
+//! reverted, and the rollout halts and names it.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::look::Looker;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
 
-/// From the change to its being written again. Labels and DaemonSets are watched, Calico's objects looked at every second.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+/// Longest time from the change to its reversion. Labels and DaemonSets are watched, Calico's objects are read every second.
+const REVERTED_WITHIN: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_mins(2);
 const POLICIES: [&str; 3] = [
     "replumb-drift-nodes",
@@ -21,22 +21,23 @@ const POLICIES: [&str; 3] = [
     "replumb-drift-calico",
 ];
 
-/// One change, as somebody would make it.
+/// One change by another user.
 struct Change {
     what: &'static str,
+    /// The arguments of kubectl that make the change.
     made_by: Vec<String>,
-    /// Where to look.
-    seen_by: Vec<String>,
-    /// What stands there again.
+    /// The arguments of kubectl that read the value.
+    read_by: Vec<String>,
+    /// The value after the reversion.
     needed: &'static str,
-    /// What the Migration says.
-    told: String,
-    /// Whether a moment of it costs traffic, however soon it is written again.
-    costs_traffic: bool,
+    /// A fragment of `status.drift`.
+    reported: String,
+    /// Whether the change causes losses of traffic, however soon it is reverted.
+    causes_losses: bool,
 }
 
-/// `done` is on Calico, `waits` on flannel.
-fn changes(done: &str, waits: &str) -> [Change; 6] {
+/// The changes; node `done` is on Calico, node `waiting` on flannel.
+fn changes(done: &str, waiting: &str) -> [Change; 6] {
     let label_of = |node: &str| {
         let path = format!("jsonpath={{.metadata.labels.{}}}", escaped());
         words(&["get", "node", node, "-o", &path])
@@ -59,58 +60,58 @@ fn changes(done: &str, waits: &str) -> [Change; 6] {
     let pool = "default-ipv4-ippool";
     [
         Change {
-            what: "a node that waits is labelled for Calico",
+            what: "a waiting node is labelled for Calico",
             made_by: words(&[
                 "label",
                 "--overwrite",
                 "node",
-                waits,
+                waiting,
                 &format!("{NETWORK_LABEL}=calico"),
             ]),
-            seen_by: label_of(waits),
+            read_by: label_of(waiting),
             needed: "flannel",
-            told: format!("Node {waits}: label"),
-            costs_traffic: false,
+            reported: format!("Node {waiting}: label"),
+            causes_losses: false,
         },
         Change {
-            what: "the label of a node that is done is removed",
+            what: "the label of a migrated node is removed",
             made_by: words(&["label", "node", done, &format!("{NETWORK_LABEL}-")]),
-            seen_by: label_of(done),
+            read_by: label_of(done),
             needed: "calico",
-            told: format!("Node {done}: label"),
-            costs_traffic: false,
+            reported: format!("Node {done}: label"),
+            causes_losses: false,
         },
         Change {
-            what: "addresses from anywhere are allowed",
+            what: "strictAffinity of IPAM is switched off",
             made_by: calico("ipamconfigs", "default", r#"{"spec":{"strictAffinity":false}}"#),
-            seen_by: field("ipamconfigs", "default", "strictAffinity"),
+            read_by: field("ipamconfigs", "default", "strictAffinity"),
             needed: "true",
-            told: "IPAMConfig default: strictAffinity".to_owned(),
-            costs_traffic: false,
+            reported: "IPAMConfig default: strictAffinity".to_owned(),
+            causes_losses: false,
         },
         Change {
-            what: "flannel's manifest is applied again, without the node selector",
+            what: "the node selector of flannel's DaemonSet is removed",
             made_by: flannel(&["patch", "--type=merge", "-p", &selector]),
-            seen_by: flannel(&["get", "-o", &selected]),
+            read_by: flannel(&["get", "-o", &selected]),
             needed: "flannel",
-            told: "DaemonSet kube-flannel/kube-flannel-ds: node selector".to_owned(),
-            costs_traffic: false,
+            reported: "DaemonSet kube-flannel/kube-flannel-ds: node selector".to_owned(),
+            causes_losses: false,
         },
         Change {
             what: "the IPPool is deleted",
             made_by: words(&["delete", "ippools.crd.projectcalico.org", pool]),
-            seen_by: field("ippools", pool, "vxlanMode"),
+            read_by: field("ippools", pool, "vxlanMode"),
             needed: "Always",
-            told: format!("IPPool {pool} was deleted"),
-            costs_traffic: true,
+            reported: format!("IPPool {pool} was deleted"),
+            causes_losses: true,
         },
         Change {
             what: "another VXLAN port is configured",
             made_by: calico("felixconfigurations", "default", r#"{"spec":{"vxlanPort":4789}}"#),
-            seen_by: field("felixconfigurations", "default", "vxlanPort"),
+            read_by: field("felixconfigurations", "default", "vxlanPort"),
             needed: "8472",
-            told: "FelixConfiguration default: vxlanPort".to_owned(),
-            costs_traffic: true,
+            reported: "FelixConfiguration default: vxlanPort".to_owned(),
+            causes_losses: true,
         },
     ]
 }
@@ -119,32 +120,39 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// While nobody is started: each is refused, and once the policies are gone, put back. What costs traffic is only refused.
-pub(super) async fn somebody_else(cluster: &Cluster, look: &Looker, done: &str, waits: &str) -> Tally {
+/// Drift while no node is started: each change is refused, and without the policies reverted. Changes that cause losses are only
+/// refused.
+pub(super) async fn foreign_changes(cluster: &Cluster, look: &Looker, done: &str, waiting: &str) -> Tally {
     let mut tally = Tally::default();
-    for change in &changes(done, waits) {
-        let name = format!("drift: {}, which the API server refuses", change.what);
-        tally.count(name, is_refused(cluster, change).await);
+    for change in &changes(done, waiting) {
+        let name = format!("drift: the API server refuses: {}", change.what);
+        tally.count(name, verify_refused(cluster, change).await);
     }
     let delete = [&["delete", "validatingadmissionpolicybinding"][..], &POLICIES].concat();
-    let away = cluster.api().kubectl(&delete).await.map(|_| ());
-    tally.count("drift: the policies are taken away", away);
-    let harmless = changes(done, waits)
+    let deleted = cluster.api().kubectl(&delete).await.map(|_| ());
+    tally.count("drift: the policies are deleted", deleted);
+    let harmless = changes(done, waiting)
         .into_iter()
-        .filter(|change| !change.costs_traffic);
-    let not_there = [flannel_not_on(done), calico_not_on(waits)];
-    tally.add(are_put_back(cluster, look, harmless, &not_there).await);
-    let clean = no_conflist_of_calicos(look, waits).await;
-    tally.count("drift: no conflist of Calico's is on the node that waits", clean);
+        .filter(|change| !change.causes_losses);
+    let not_there = [flannel_not_on(done), calico_not_on(waiting)];
+    tally.add(all_reverted(cluster, look, harmless, &not_there).await);
+    let clean = verify_no_conflist_of_calico(look, waiting).await;
+    tally.count("drift: the waiting node has no conflist of Calico", clean);
     tally
 }
 
-/// Once every node is done, the policies are gone and the losses are counted: what costs traffic is put back, too.
-pub(super) async fn somebody_else_harms(cluster: &Cluster, look: &Looker, done: &str, other: &str) -> Tally {
+/// Drift after the last node, without the policies and after the losses were counted: changes that cause losses are reverted,
+/// too.
+pub(super) async fn harmful_foreign_changes(
+    cluster: &Cluster,
+    look: &Looker,
+    done: &str,
+    other: &str,
+) -> Tally {
     let harmful = changes(done, other)
         .into_iter()
-        .filter(|change| change.costs_traffic);
-    are_put_back(
+        .filter(|change| change.causes_losses);
+    all_reverted(
         cluster,
         look,
         harmful,
@@ -153,7 +161,7 @@ pub(super) async fn somebody_else_harms(cluster: &Cluster, look: &Looker, done: 
     .await
 }
 
-/// A daemon's pods, and a node that is not theirs.
+/// The namespace and the labels of a DaemonSet's pods, and a node on which these must not run.
 type NotThere<'node> = (&'static str, &'static str, &'node str);
 
 fn flannel_not_on(node: &str) -> NotThere<'_> {
@@ -164,7 +172,7 @@ fn calico_not_on(node: &str) -> NotThere<'_> {
     ("kube-system", "k8s-app=calico-node", node)
 }
 
-async fn are_put_back(
+async fn all_reverted(
     cluster: &Cluster,
     look: &Looker,
     changes: impl Iterator<Item = Change>,
@@ -172,13 +180,13 @@ async fn are_put_back(
 ) -> Tally {
     let mut tally = Tally::default();
     for change in changes {
-        let name = format!("drift: {}, which is put back and told", change.what);
-        let mended = async {
-            put_back(cluster, look, &change).await?;
-            // A daemon that is started anew meanwhile would go by what the next one changes.
-            settles(cluster, not_there).await
+        let name = format!("drift: reverted and reported: {}", change.what);
+        let reverted = async {
+            verify_reverted(cluster, look, &change).await?;
+            // A daemon that restarts later would use the value of the next change.
+            settle(cluster, not_there).await
         };
-        tally.count(name, mended.await);
+        tally.count(name, reverted.await);
     }
     tally
 }
@@ -187,14 +195,17 @@ fn borrowed(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
-/// Words of the migration, and of what to do instead.
-async fn is_refused(cluster: &Cluster, change: &Change) -> Result<()> {
+/// Makes the change, and checks that the refusal names the Migration and the fix.
+async fn verify_refused(cluster: &Cluster, change: &Change) -> Result<()> {
     let Err(refused) = cluster.api().kubectl(&borrowed(&change.made_by)).await else {
-        bail!("`kubectl {}` was let pass", change.made_by.join(" "));
+        bail!("`kubectl {}` was not refused", change.made_by.join(" "));
     };
-    let said = format!("{refused:#}");
+    let message = format!("{refused:#}");
     for word in ["Migration demo", "under way", "kubectl replumb rollback"] {
-        ensure!(said.contains(word), "the refusal does not say {word:?}: {said}");
+        ensure!(
+            message.contains(word),
+            "the refusal does not contain {word:?}: {message}"
+        );
     }
     Ok(())
 }
@@ -203,48 +214,58 @@ fn escaped() -> String {
     NETWORK_LABEL.replace('.', "\\.")
 }
 
-async fn put_back(cluster: &Cluster, look: &Looker, change: &Change) -> Result<()> {
-    // An API server hears of a policy that has gone a moment later.
-    until("it is let pass", STEP, &cluster.directory().logs(), async || {
-        cluster
-            .api()
-            .kubectl(&borrowed(&change.made_by))
-            .await
-            .map(Observation::Done)
-    })
-    .await?;
+async fn verify_reverted(cluster: &Cluster, look: &Looker, change: &Change) -> Result<()> {
+    // The API server enforces a deleted policy for a moment longer.
     until(
-        &format!("it says {} again", change.needed),
-        WRITTEN_WITHIN,
+        "the change is not refused",
+        STEP,
         &cluster.directory().logs(),
         async || {
-            let found = cluster.api().kubectl(&borrowed(&change.seen_by)).await?;
+            cluster
+                .api()
+                .kubectl(&borrowed(&change.made_by))
+                .await
+                .map(Observation::Done)
+        },
+    )
+    .await?;
+    until(
+        &format!("the value is {} again", change.needed),
+        REVERTED_WITHIN,
+        &cluster.directory().logs(),
+        async || {
+            let found = cluster.api().kubectl(&borrowed(&change.read_by)).await?;
             Ok(if found.trim() == change.needed {
                 Observation::Done(())
             } else {
-                Observation::NotYet(format!("it says {found:?}"))
+                Observation::NotYet(format!("the value is {found:?}"))
             })
         },
     )
     .await?;
     let migration = look
-        .until_migration("the Migration says so", WRITTEN_WITHIN, |migration| {
+        .until_migration("the Migration reports the drift", REVERTED_WITHIN, |migration| {
             let drift = migration.status.as_ref().and_then(|status| status.drift.as_ref());
-            drift.is_some_and(|drift| drift.differences.iter().any(|what| what.contains(&change.told)))
+            drift.is_some_and(|drift| {
+                drift
+                    .differences
+                    .iter()
+                    .any(|what| what.contains(&change.reported))
+            })
         })
         .await?;
-    let status = migration.status.context("its status")?;
+    let status = migration.status.context("the Migration has no status")?;
     ensure!(
         status.reason == "Drift" && status.paused,
-        "the rollout is not stopped by it but by {:?}: {}",
+        "reason of the halt: found {:?}, needed Drift: {}",
         status.reason,
         status.message
     );
     Ok(())
 }
 
-/// What the DaemonSets' controller had begun is over: each network's daemon runs on its own nodes again, and nowhere else.
-async fn settles(cluster: &Cluster, not_there: &[NotThere<'_>]) -> Result<()> {
+/// Waits until the DaemonSet controller has finished: each network's daemon runs on its own nodes again, and only there.
+async fn settle(cluster: &Cluster, not_there: &[NotThere<'_>]) -> Result<()> {
     for (workload, namespace) in [
         ("daemonset/kube-flannel-ds", "kube-flannel"),
         ("daemonset/calico-node", "kube-system"),
@@ -274,13 +295,13 @@ async fn settles(cluster: &Cluster, not_there: &[NotThere<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// New pods there would get addresses of Calico's, and living ones have them.
-async fn no_conflist_of_calicos(look: &Looker, waits: &str) -> Result<()> {
-    let facts = look.facts(waits).await?;
+/// Checks that new pods on the waiting node get no addresses of Calico.
+async fn verify_no_conflist_of_calico(look: &Looker, waiting: &str) -> Result<()> {
+    let facts = look.facts(waiting).await?;
     let files: Vec<&str> = facts.cni.files.iter().map(|file| file.name.as_str()).collect();
     ensure!(
         !files.iter().any(|file| file.contains("calico")),
-        "the agent of node {waits} sees {files:?}"
+        "the agent of node {waiting} has observed the conflists {files:?}"
     );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Fair weather: a migration as it should be, and what must hold all the way.
+//! A migration without disturbances, and the conditions that must hold all the time.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::demo::watch::Watch;
 
 const STEP: Duration = Duration::from_mins(5);
 const WHOLE: Duration = Duration::from_mins(20);
-/// The traffic generator asks every 10 ms from every node.
+/// The fewest probes of a run: the traffic generator sends one every 10 ms from every node.
 const PROBES: u64 = 1000;
 
-/// One node at a time; a person has cordoned one of them; a second Migration comes along; both endpoints are scraped.
+/// Migrates one node at a time. The user has cordoned one node, a second Migration is created, and both endpoints are scraped.
 pub async fn fair(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let Some(run) = tally.count("fair: begin", Run::begin(cluster, tools).await) else {
@@ -28,14 +28,14 @@ pub async fn fair(cluster: &Cluster, tools: &Tools) -> Tally {
     let look = Looker::new(cluster);
     let cordoned = "lab-worker-1";
     tally.count(
-        "fair: a person cordons a node",
+        "fair: the user cordons a node",
         cluster.api().kubectl(&["cordon", cordoned]).await,
     );
     let Some(watch) = tally.count("fair: start", start(&run, &Wanted::default()).await) else {
         return tally;
     };
     let scraped = async {
-        look.until_migration("the nodes are in work", STEP, |migration| {
+        look.until_migration("nodes are being migrated", STEP, |migration| {
             migration
                 .status
                 .as_ref()
@@ -43,12 +43,9 @@ pub async fn fair(cluster: &Cluster, tools: &Tools) -> Tally {
         })
         .await?;
         let (_, node, _) = look.coordinator().await?;
-        metrics::both_are_clean(cluster, &node).await
+        metrics::verify_both(cluster, &node).await
     };
-    tally.count(
-        "fair: both endpoints are clean by Prometheus' own linter",
-        scraped.await,
-    );
+    tally.count("fair: the metrics of both endpoints pass promlint", scraped.await);
     tally.count(
         "fair: a second Migration is refused",
         second_is_refused(cluster).await,
@@ -60,24 +57,24 @@ pub async fn fair(cluster: &Cluster, tools: &Tools) -> Tally {
         return tally;
     }
     tally.count(
-        "fair: a person's cordon survives",
+        "fair: the node that the user cordoned stays cordoned",
         is_cordoned(&look, cordoned).await,
     );
     let report = async {
         let report = run.report(watch).await?;
         println!("{}", report.text());
         judge(&report, 2)?;
-        // The person's cordon counts as one node out of work all the time.
+        // The user's cordon counts as one unavailable node all the time.
         Ok(())
     };
     tally.count(
-        "fair: nothing of flannel is left, nothing of anybody else has changed",
+        "fair: nothing of flannel remains, and no foreign entry has changed",
         report.await,
     );
     tally
 }
 
-/// Five nodes, two at a time.
+/// Migrates five nodes, two at a time.
 pub async fn wide(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let whole = async {
@@ -91,7 +88,10 @@ pub async fn wide(cluster: &Cluster, tools: &Tools) -> Tally {
         println!("{}", report.text());
         judge(&report, 2)
     };
-    tally.count("wide: five nodes, never more than two out of work", whole.await);
+    tally.count(
+        "wide: of five nodes at most two are unavailable at the same time",
+        whole.await,
+    );
     tally
 }
 
@@ -110,7 +110,7 @@ pub async fn start(run: &Run<'_>, wanted: &Wanted) -> Result<Watch> {
     Ok(watch)
 }
 
-/// Whether the Migration has come to its end.
+/// Whether the Migration is completed.
 pub fn is_completed(migration: &api::Migration) -> bool {
     migration
         .status
@@ -122,34 +122,34 @@ fn judge(report: &Report, most: usize) -> Result<()> {
     ensure!(report.problems.is_empty(), "{}", report.problems.join("; "));
     ensure!(
         report.migration.most_unavailable <= most,
-        "{} nodes were out of work at a time, allowed {most}",
+        "nodes unavailable at the same time: found {}, needed at most {most}",
         report.migration.most_unavailable
     );
     ensure!(
         report.probes.all.sent >= PROBES,
-        "only {} probes were sent",
+        "probes sent: found {}, needed at least {PROBES}",
         report.probes.all.sent
     );
     ensure!(
         report.probes.unfinished.is_empty(),
-        "reports are missing of {}",
+        "probers without a last report: {}",
         report.probes.unfinished.join(", ")
     );
     Ok(())
 }
 
-/// Whether the Node is cordoned.
+/// Checks that the Node is cordoned, and that the cordon is not one of replumb.
 pub async fn is_cordoned(look: &Looker, node: &str) -> Result<()> {
     let found = look.node(node).await?;
     ensure!(
         found.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true),
-        "Node {node} is not cordoned any more"
+        "Node {node} is not cordoned"
     );
     ensure!(
         !found
             .annotations()
             .contains_key(api::names::CORDONED_BY_ANNOTATION),
-        "Node {node} says that the cordon is ours"
+        "Node {node} has the annotation of a cordon by replumb"
     );
     Ok(())
 }
@@ -173,7 +173,7 @@ async fn second_is_refused(cluster: &Cluster) -> Result<()> {
     .await?;
     ensure!(
         refused.message.contains(crate::demo::MIGRATION),
-        "the refusal does not name the first one: {}",
+        "the refusal does not name the first Migration: {}",
         refused.message
     );
     cluster

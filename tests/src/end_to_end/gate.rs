@@ -1,6 +1,6 @@
-//! Traffic as the gate: on a node that is done one class of packets is dropped, then some of every class. Each time the
-//! rollout stops and names the path, nobody is started meanwhile, and it goes on when it is mended and resumed. While it is
-//! stopped, somebody else changes what the migration wrote.
+//! Traffic as the gate: a migrated node drops one class of packets, and then some packets of every class. Each time the rollout
+//! halts and names the path, no node is started meanwhile, and the rollout continues after a correction and a resume. While it is
+//! halted, another program changes objects of the migration.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use api::migration::MigrationPhase;
 use engine::traffic::PathClass;
 
 use super::Tally;
-use super::drift::{somebody_else, somebody_else_harms};
+use super::drift::{foreign_changes, harmful_foreign_changes};
 use super::fair::start;
-use super::in_place::nobody_was_harmed;
+use super::in_place::verify_no_disruption;
 use super::look::Looker;
 use crate::cluster::Cluster;
 use crate::demo::flannel_to_calico::{Run, Wanted};
@@ -20,17 +20,17 @@ use crate::demo::operator::Exit;
 use crate::demo::{MIGRATION, Tools};
 
 const STEP: Duration = Duration::from_mins(3);
-/// From the first dropped packet to the Migration that says so. Promised are 5 s, and docs/limits.md has what was
-/// measured; the rest is for a machine that is busy with something else.
-const STOPPED_WITHIN: Duration = Duration::from_secs(10);
-/// `canary.soakSeconds`: the next node is not started for this long.
+/// Longest time from the first dropped packet until the Migration is halted. The documented limit is 5 s, and docs/limits.md has
+/// the measured times; the rest is a reserve for a busy machine.
+const HALTED_WITHIN: Duration = Duration::from_secs(10);
+/// `canary.soakSeconds`: the next node starts only after this time.
 const SOAK: u64 = 20;
-/// What is dropped on its way to a pod of Calico's: the probes of traffic pods alone, so that the lab's own traffic
-/// proves that nothing else was lost.
+/// Packets to pods of Calico that are dropped: only the probes of traffic pods, so that the lab's own traffic proves that no
+/// other packet is lost.
 const LARGE: &str = "udp dport 9812 meta length > 1400 drop";
 const SOME: &str = "udp dport 9812 numgen random mod 4 == 0 drop";
 
-/// Three nodes, in place.
+/// Migrates three nodes in place.
 pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let Some(run) = tally.count("gate: begin", Run::begin(cluster, tools).await) else {
@@ -45,47 +45,58 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
     let Some(watch) = tally.count("gate: start", start(&run, &wanted).await) else {
         return tally;
     };
-    let Some((canary, next)) = tally.count("gate: the canary is done, and watched", canary(&look).await)
-    else {
+    let Some((canary, next)) = tally.count(
+        "gate: the canary is migrated, and its traffic is watched",
+        canary(&look).await,
+    ) else {
         return tally;
     };
     tally.count(
-        "gate: a class of packets is dropped, and the rollout stops and names it",
-        stops(cluster, &look, &canary, LARGE, "full-MTU UDP from node").await,
+        "gate: one class of packets is dropped, and the rollout halts and names it",
+        drop_until_halted(cluster, &look, &canary, LARGE, "full-MTU UDP from node").await,
     );
-    tally.count("gate: who looks is told", is_told(&run, &look).await);
     tally.count(
-        "gate: nobody is started while it is stopped",
-        stays(&look, &next).await,
+        "gate: an Event and the status name it",
+        verify_reports(&run, &look).await,
+    );
+    tally.count(
+        "gate: no node starts while the rollout is halted",
+        verify_no_start(&look, &next).await,
     );
     let resumed = async {
-        mend(cluster, &canary).await?;
+        stop_dropping(cluster, &canary).await?;
         run.scene.operator.expect(Exit::Done, &["resume"]).await?;
-        look.until_migration("it goes on", STEP, |migration| {
+        look.until_migration("the rollout continues", STEP, |migration| {
             phase(migration) == MigrationPhase::Rolling
         })
         .await
     };
-    tally.count("gate: mended and resumed, the canary soaks anew", resumed.await);
     tally.count(
-        "gate: a part of the packets is dropped, and the rollout stops and names them",
-        stops(cluster, &look, &canary, SOME, "UDP from node").await,
+        "gate: after a correction and a resume the soak of the canary restarts",
+        resumed.await,
     );
-    tally.add(somebody_else(cluster, &look, &canary, &next).await);
+    tally.count(
+        "gate: a part of all packets is dropped, and the rollout halts and names a path",
+        drop_until_halted(cluster, &look, &canary, SOME, "UDP from node").await,
+    );
+    tally.add(foreign_changes(cluster, &look, &canary, &next).await);
     let ended = async {
-        mend(cluster, &canary).await?;
+        stop_dropping(cluster, &canary).await?;
         run.scene
             .operator
             .expect_within(Exit::Done, &["resume", "--wait"], 3 * STEP)
             .await
             .map(|_| ())
     };
-    tally.count("gate: mended and resumed, every node goes to Calico", ended.await);
     tally.count(
-        "gate: nobody was moved, and nothing else was lost",
-        nobody_was_harmed(&run, watch, &[]).await,
+        "gate: after a correction and a resume every node changes to Calico",
+        ended.await,
     );
-    tally.add(somebody_else_harms(cluster, &look, &canary, &next).await);
+    tally.count(
+        "gate: no pod was moved, and no other packet was lost",
+        verify_no_disruption(&run, watch, &[]).await,
+    );
+    tally.add(harmful_foreign_changes(cluster, &look, &canary, &next).await);
     tally
 }
 
@@ -97,21 +108,27 @@ fn phase(migration: &Migration) -> MigrationPhase {
         .unwrap_or_default()
 }
 
-/// The first node and the second, once the second's traffic pod sends to the first's of Calico's.
+/// The first and the second node, once the second node's traffic pod sends to the pod of Calico on the first node.
 async fn canary(look: &Looker) -> Result<(String, String)> {
     let order = look.until_planned(STEP).await?;
     let (canary, next) = (order.first(), order.get(1));
-    let (canary, next) = canary.zip(next).context("there are fewer than two nodes")?;
+    let (canary, next) = canary.zip(next).context("the plan has fewer than two nodes")?;
     look.until_watched(next, PathClass::OldToNew, STEP).await?;
     ensure!(
         look.node_migration(canary).await?.finished_at.is_some(),
-        "node {canary} is not done"
+        "node {canary} is not migrated"
     );
     Ok((canary.clone(), next.clone()))
 }
 
-/// Drops what is on its way to Calico's pods on this node, and waits for the Migration to say so.
-async fn stops(cluster: &Cluster, look: &Looker, node: &str, what: &str, class: &str) -> Result<()> {
+/// Drops these packets to Calico's pods on this node, and waits until the Migration is halted and names the path.
+async fn drop_until_halted(
+    cluster: &Cluster,
+    look: &Looker,
+    node: &str,
+    what: &str,
+    class: &str,
+) -> Result<()> {
     let rules = format!(
         "add table inet lab_gate
 add chain inet lab_gate forward {{ type filter hook forward priority -10; }}
@@ -122,44 +139,44 @@ add rule inet lab_gate forward oifname \"cali*\" {what}"
         .run_in_node(node, &["sh", "-c", &format!("echo '{rules}' | nft -f -")])
         .await?;
     let migration = look
-        .until_migration("it is stopped", STEP, |migration| {
+        .until_migration("the Migration is halted", STEP, |migration| {
             phase(migration) == MigrationPhase::Halted
         })
         .await?;
     let took = started.elapsed();
-    let status = migration.status.context("its status")?;
+    let status = migration.status.context("the Migration has no status")?;
     println!("        after {:.1} s: {}", took.as_secs_f64(), status.message);
     ensure!(
         status.reason == "GateBreached" && status.paused,
-        "it is stopped by {}: {}",
+        "the reason of the halt is {}: {}",
         status.reason,
         status.message
     );
     for word in [class, &format!("to node {node} ")] {
         ensure!(
             status.message.contains(word),
-            "the message does not say {word:?}: {}",
+            "the message does not contain {word:?}: {}",
             status.message
         );
     }
     ensure!(
-        took <= STOPPED_WITHIN,
-        "it took {:.1} s, allowed are {} s",
+        took <= HALTED_WITHIN,
+        "time until the halt: found {:.1} s, needed at most {} s",
         took.as_secs_f64(),
-        STOPPED_WITHIN.as_secs()
+        HALTED_WITHIN.as_secs()
     );
     Ok(())
 }
 
-async fn mend(cluster: &Cluster, node: &str) -> Result<()> {
+async fn stop_dropping(cluster: &Cluster, node: &str) -> Result<()> {
     cluster
         .run_in_node(node, &["nft", "delete", "table", "inet", "lab_gate"])
         .await
         .map(|_| ())
 }
 
-/// An Event, and what `status` prints.
-async fn is_told(run: &Run<'_>, look: &Looker) -> Result<()> {
+/// Checks that an Event and the output of `status` name the reason.
+async fn verify_reports(run: &Run<'_>, look: &Looker) -> Result<()> {
     let events = look.events("Migration", MIGRATION).await?;
     ensure!(
         events
@@ -167,16 +184,16 @@ async fn is_told(run: &Run<'_>, look: &Looker) -> Result<()> {
             .any(|(reason, note)| reason == "GateBreached" && note.contains("traffic is lost")),
         "Events of the Migration: {events:?}"
     );
-    let said = run.scene.operator.expect(Exit::Error, &["status"]).await?.text;
+    let output = run.scene.operator.expect(Exit::Error, &["status"]).await?.text;
     for word in ["GateBreached", "kubectl replumb resume", "old→new"] {
-        ensure!(said.contains(word), "`status` does not say {word:?}");
+        ensure!(output.contains(word), "`status` does not contain {word:?}");
     }
     Ok(())
 }
 
-/// For longer than the soak.
-async fn stays(look: &Looker, next: &str) -> Result<()> {
-    // How long nothing happens is the case.
+/// Checks that the next node does not start for longer than the soak.
+async fn verify_no_start(look: &Looker, next: &str) -> Result<()> {
+    // The case needs this time to pass.
     tokio::time::sleep(Duration::from_secs(SOAK + 5)).await;
     let spec = look.node_migration(next).await?;
     ensure!(!spec.started, "node {next} was started: {spec:?}");

@@ -1,4 +1,5 @@
-//! A policy of Calico v2 that lets one pod in and another not: what the real v3 has to make of it. The stand-in enforces none.
+//! A policy of Calico v2 that allows connections from one pod and not from another: the real v3 must enforce the converted
+//! policy. The stand-in enforces no policies.
 
 use std::time::Duration;
 
@@ -12,13 +13,13 @@ use crate::cluster::{Cluster, Images};
 
 const NAMESPACE: &str = "guard";
 const POLICY: &str = "/calico/v1/policy/tier/default/policy/guard.one-friend";
-/// The pod that is guarded, and those that ask it; their labels are their names.
+/// The guarded pod, and its clients; their labels are their names.
 const PODS: [&str; 3] = ["guarded", "friend", "stranger"];
-/// It answers with this.
+/// The answer of the pods.
 const ANSWER: &str = "here-I-am";
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Makes pods and, in the store of v2, the policy; everybody is still let in.
+/// Creates the pods and, in the store of v2, the policy; v2 does not enforce it, so every connection is still allowed.
 pub async fn set(cluster: &Cluster) -> Result<()> {
     cluster.api().kubectl(&["create", "namespace", NAMESPACE]).await?;
     let pods = json!({ "apiVersion": "v1", "kind": "List", "items": PODS.map(pod) });
@@ -35,11 +36,11 @@ pub async fn set(cluster: &Cluster) -> Result<()> {
         "outbound_rules": [],
     });
     cluster.put_calico_v2(POLICY, &policy.to_string()).await?;
-    settles(cluster, "friend", true).await?;
-    settles(cluster, "stranger", true).await
+    until_answered(cluster, "friend", true).await?;
+    until_answered(cluster, "stranger", true).await
 }
 
-/// A pod that answers. It asks for as much of the processor as an answer within seconds takes.
+/// A pod that answers. It requests enough processor time for an answer within seconds.
 fn pod(name: &str) -> Value {
     let serve = format!("echo {ANSWER} > /tmp/index.html; exec httpd -f -p 8080 -h /tmp");
     json!({
@@ -55,45 +56,45 @@ fn pod(name: &str) -> Value {
     })
 }
 
-/// The friend is let in, the stranger is not; and the policy is about nobody else.
+/// Checks that the policy allows the friend, denies the stranger, and affects no other pod.
 pub async fn holds(cluster: &Cluster) -> Result<()> {
-    settles(cluster, "stranger", false).await?;
+    until_answered(cluster, "stranger", false).await?;
     ensure!(
         is_answered(cluster, "friend", "guarded").await?,
-        "the policy of v2 lets the friend in, and v3 does not"
+        "the policy of v2 allows the friend, but v3 denies it"
     );
     ensure!(
         is_answered(cluster, "stranger", "friend").await?,
-        "the policy of v2 is about one pod, and v3 guards another"
+        "the policy of v2 selects one pod, but v3 enforces it on another"
     );
     Ok(())
 }
 
-async fn settles(cluster: &Cluster, who: &str, is_let_in: bool) -> Result<()> {
+async fn until_answered(cluster: &Cluster, client: &str, is_allowed: bool) -> Result<()> {
     let what = format!(
-        "pod guarded {} {who}",
-        if is_let_in { "lets in" } else { "keeps out" }
+        "pod guarded {} pod {client}",
+        if is_allowed { "answers" } else { "does not answer" }
     );
     until(&what, LIMIT, &cluster.directory().logs(), async || {
-        Ok(match is_answered(cluster, who, "guarded").await? {
-            found if found == is_let_in => Observation::Done(()),
-            found => Observation::NotYet(format!("an answer: {found}")),
+        Ok(match is_answered(cluster, client, "guarded").await? {
+            found if found == is_allowed => Observation::Done(()),
+            found => Observation::NotYet(format!("answered: {found}")),
         })
     })
     .await
 }
 
-/// Whether a pod gets its answer from another.
+/// Whether a pod gets an answer from another pod.
 async fn is_answered(cluster: &Cluster, from: &str, to: &str) -> Result<bool> {
     let pods: Api<Pod> = Api::namespaced(cluster.api().client(), NAMESPACE);
     let status = pods.get(to).await?.status.unwrap_or_default();
     let address = status
         .pod_ip
         .with_context(|| format!("pod {to} has no address"))?;
-    // Its end says nothing: without an answer nc fails. What cannot be run at all prints nothing of the last line.
+    // The exit code is not used: without an answer nc fails. The last line proves that the command ran.
     let ask = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {address} 8080; echo asked");
     let exec = ["exec", "-n", NAMESPACE, from, "--", "sh", "-c", &ask];
-    let said = cluster.api().kubectl(&exec).await?;
-    ensure!(said.contains("asked"), "pod {from} did not ask: {said}");
-    Ok(said.contains(ANSWER))
+    let output = cluster.api().kubectl(&exec).await?;
+    ensure!(output.contains("asked"), "pod {from} sent no request: {output}");
+    Ok(output.contains(ANSWER))
 }

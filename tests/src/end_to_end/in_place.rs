@@ -1,5 +1,5 @@
-//! In place: nobody is moved and nothing is lost; then pods of both networks live side by side, until the last of
-//! flannel's has gone.
+//! In place: no pod is moved and no probe is lost. Then pods of both networks run side by side, until the last pod of flannel is
+//! deleted.
 
 use std::time::Duration;
 
@@ -16,24 +16,24 @@ use crate::demo::watch::Watch;
 use crate::demo::{Tools, ipam};
 
 const STEP: Duration = Duration::from_mins(3);
-/// One probe of so many may be lost: single packets go missing on a busy machine without any migration, and what is
-/// pulled down under a path costs hundreds (docs/limits.md).
+/// One of this many probes may be lost: single packets are lost on a busy machine without any migration, while an interrupted
+/// path loses hundreds (docs/limits.md).
 const LOST_OF: u64 = 10_000;
-/// How long the mixed state is held; `cargo lab demo --hold` does it for hours.
+/// Time for which the mixed state is held; `cargo lab demo --hold` holds it for hours.
 const HELD: Duration = Duration::from_secs(20);
-/// Port of the host that a pod of flannel's has, and its successor of Calico's takes.
+/// Host port of a pod of flannel, and then of its successor of Calico.
 const HOST_PORT: &str = "18080";
-/// The node that this pod is on.
+/// The node of this pod.
 const NODE: &str = "lab-worker-1";
 
-/// Three nodes, with the traffic all the way.
+/// Migrates three nodes, with traffic all the time.
 pub async fn in_place(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let Some(mut run) = tally.count("in place: begin", Run::begin(cluster, tools).await) else {
         return tally;
     };
     tally.count(
-        "in place: a pod of flannel's has a port of its host",
+        "in place: a pod of flannel has a host port",
         host_port(cluster, "before").await,
     );
     let wanted = Wanted {
@@ -44,15 +44,12 @@ pub async fn in_place(cluster: &Cluster, tools: &Tools) -> Tally {
         return tally;
     };
     tally.count(
-        "in place: Calico's IPAM knows every pod, and nobody else",
+        "in place: Calico's IPAM has exactly the existing pods",
         ipam::agrees(cluster).await,
     );
+    tally.count("in place: the host port still answers", answers(cluster).await);
     tally.count(
-        "in place: the port of the host answers still",
-        answers(cluster).await,
-    );
-    tally.count(
-        "in place: held for a while with pods that come and go, and the IPAM agrees each time",
+        "in place: the mixed state is held, pods are created and deleted, and the IPAM agrees each time",
         run.hold(HELD).await,
     );
     let mixed = async {
@@ -65,59 +62,58 @@ pub async fn in_place(cluster: &Cluster, tools: &Tools) -> Tally {
         host_port(cluster, "after").await
     };
     tally.count(
-        "in place: pods of flannel's are replaced by Calico's, a StatefulSet's and one with a port of its host",
+        "in place: pods of flannel are replaced by pods of Calico, in a StatefulSet and with a host port",
         mixed.await,
     );
     tally.count(
-        "in place: Calico's IPAM agrees with the pods of both",
+        "in place: Calico's IPAM agrees with the pods of both networks",
         ipam::agrees(cluster).await,
     );
-    // Replaced by us above, one after the other: what is counted is told apart from what was moved.
-    let replaced = ["pods were created again, 0 containers restarted"];
+    // The case itself has replaced pods: these count as created again, but no container restarted.
+    let replaced = ["container restarts: 0"];
     tally.count(
-        "in place: traffic goes on, flannel's tunnel and conflist are gone",
-        nobody_was_harmed(&run, watch, &replaced).await,
+        "in place: traffic has no interruption, and flannel's tunnel and conflist are removed",
+        verify_no_disruption(&run, watch, &replaced).await,
     );
     tally.count(
-        "in place: when the last pod from before has gone, it is completed",
-        last(cluster).await,
+        "in place: the Migration is completed after the last pod of flannel is deleted",
+        replace_last_pods(cluster).await,
     );
     tally.count(
-        "in place: nothing of flannel is left on any node",
-        is_clean(cluster).await,
+        "in place: nothing of flannel remains on any node",
+        verify_no_flannel(cluster).await,
     );
     tally.count(
-        "in place: no address is left behind in Calico's IPAM",
+        "in place: Calico's IPAM has no leaked address",
         ipam::agrees(cluster).await,
     );
     tally
 }
 
-/// How it went, once it is over: hardly a probe was lost, and there is no problem but those that these words tell.
-pub(super) async fn nobody_was_harmed(run: &Run<'_>, watch: Watch, forgiven: &[&str]) -> Result<()> {
+/// Makes the report, and checks that almost no probe was lost and that it has no fault except those that contain `allowed`.
+pub(super) async fn verify_no_disruption(run: &Run<'_>, watch: Watch, allowed: &[&str]) -> Result<()> {
     let report = run.report(watch).await?;
     println!("{}", report.text());
     let (sent, lost) = (report.probes.all.sent, report.probes.all.lost);
-    ensure!(sent > 20_000, "{sent} probes were sent");
+    ensure!(sent > 20_000, "probes sent: found {sent}, needed more than 20000");
     ensure!(
         lost.saturating_mul(LOST_OF) <= sent,
-        "{lost} of {sent} probes were lost, allowed is one of {LOST_OF}"
+        "lost probes: found {lost} of {sent}, needed at most one of {LOST_OF}"
     );
-    // Judged just above, by a number.
-    let is_forgiven = |problem: &str| {
-        problem.contains("probes were lost") || forgiven.iter().any(|part| problem.contains(part))
-    };
+    // Lost probes are checked above, by their number.
+    let is_allowed =
+        |problem: &str| problem.contains("lost probes") || allowed.iter().any(|part| problem.contains(part));
     let others: Vec<&String> = report
         .problems
         .iter()
-        .filter(|problem| !is_forgiven(problem))
+        .filter(|problem| !is_allowed(problem))
         .collect();
     ensure!(others.is_empty(), "{others:?}");
     Ok(())
 }
 
-/// Replaces everybody from before, and waits for the end.
-async fn last(cluster: &Cluster) -> Result<()> {
+/// Replaces every pod of flannel, and waits until the Migration is completed.
+async fn replace_last_pods(cluster: &Cluster) -> Result<()> {
     for (workload, namespace) in [
         ("deployment/coredns", "kube-system"),
         ("deployment/echo", "traffic"),
@@ -135,7 +131,7 @@ async fn last(cluster: &Cluster) -> Result<()> {
         .map(|_| ())
 }
 
-/// A web server on the pod network with a port of its host; answers when it is there.
+/// Creates a web server on the pod network with a host port, and waits until it answers.
 async fn host_port(cluster: &Cluster, name: &str) -> Result<()> {
     let image = cluster
         .api()
@@ -170,7 +166,7 @@ spec:
     answers(cluster).await
 }
 
-/// Whether the port of the node answers from another node.
+/// Waits until the host port answers to another node.
 async fn answers(cluster: &Cluster) -> Result<()> {
     let address = cluster
         .api()
@@ -182,7 +178,7 @@ async fn answers(cluster: &Cluster) -> Result<()> {
             "jsonpath={.status.addresses[?(@.type=='InternalIP')].address}",
         ])
         .await?;
-    // bash alone: a client of its own is not on every machine.
+    // Only bash: not every machine has an HTTP client.
     let ask = format!(
         "exec 3<>/dev/tcp/{address}/{HOST_PORT} && printf 'GET /etc/hostname HTTP/1.0\\r\\n\\r\\n' >&3 && head -n 1 <&3"
     );
@@ -199,7 +195,7 @@ async fn answers(cluster: &Cluster) -> Result<()> {
     .await
 }
 
-/// Replaces every pod of a workload, as its owner would, and waits.
+/// Restarts a workload as its owner would, and waits until every pod is replaced.
 async fn replace(cluster: &Cluster, workload: &str, namespace: &str) -> Result<()> {
     cluster
         .api()
@@ -208,15 +204,18 @@ async fn replace(cluster: &Cluster, workload: &str, namespace: &str) -> Result<(
     cluster.api().rolled_out(workload, namespace, STEP).await
 }
 
-/// By other tools than ours.
-async fn is_clean(cluster: &Cluster) -> Result<()> {
+/// Checks with other tools than replumb that nothing of flannel remains.
+async fn verify_no_flannel(cluster: &Cluster) -> Result<()> {
     for node in cluster.node_names().await {
-        let left = Host::observe(cluster, &node).await?.flannel();
-        ensure!(left.is_empty(), "node {node}: {}", left.join(", "));
+        let remaining = Host::observe(cluster, &node).await?.flannel();
+        ensure!(remaining.is_empty(), "node {node}: {}", remaining.join(", "));
         let routes = cluster
             .run_in_node(&node, &["ip", "route", "show", "proto", "82"])
             .await?;
-        ensure!(routes.trim().is_empty(), "node {node}: routes of ours: {routes}");
+        ensure!(
+            routes.trim().is_empty(),
+            "node {node}: routes of replumb: {routes}"
+        );
     }
     Ok(())
 }

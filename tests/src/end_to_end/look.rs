@@ -1,4 +1,4 @@
-//! Looking at a migration from outside: its objects, its Events, its metrics.
+//! Reads the state of a migration from outside: its objects, its Events and its coordinator.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::cluster::pods::restarts;
 use crate::cluster::wait::{Observation, until};
 use crate::demo::MIGRATION;
 
-/// Looks at one migration.
+/// Reads one migration.
 #[derive(Clone)]
 pub struct Looker {
     client: Client,
@@ -25,7 +25,7 @@ pub struct Looker {
 }
 
 impl Looker {
-    /// At the Migration of the demo.
+    /// A reader of the demo's Migration.
     pub fn new(cluster: &Cluster) -> Self {
         Self {
             client: cluster.api().client(),
@@ -41,7 +41,7 @@ impl Looker {
             .with_context(|| format!("read Migration {MIGRATION}"))
     }
 
-    /// What a node has to do and where it is.
+    /// The spec of a node's NodeMigration: its goal and its step.
     pub async fn node_migration(&self, node: &str) -> Result<NodeMigrationSpec> {
         Ok(self.object(node).await?.spec)
     }
@@ -53,17 +53,17 @@ impl Looker {
             .with_context(|| format!("read NodeMigration {node}"))
     }
 
-    /// What a node's agent sees on its host.
+    /// The facts that a node's agent has observed on its host.
     pub async fn facts(&self, node: &str) -> Result<HostFacts> {
         let status = self.object(node).await?.status;
-        let facts = status.and_then(|status| status.facts);
-        facts.with_context(|| format!("the agent of node {node} has not said what it sees"))
+        let facts = status.and_then(|status| status.flannel_to_calico?.facts);
+        facts.with_context(|| format!("the agent of node {node} has not reported facts"))
     }
 
     /// The phase that a node's agent has proved.
     pub async fn proved(&self, node: &str) -> Result<Option<Phase>> {
         let object = self.object(node).await?;
-        Ok(object.status.and_then(|status| status.phase))
+        Ok(object.status.and_then(|status| status.flannel_to_calico?.phase))
     }
 
     /// The Node.
@@ -85,7 +85,7 @@ impl Looker {
         Ok(document.nodes.into_iter().map(|node| node.node).collect())
     }
 
-    /// Waits until there is a plan, and returns its order.
+    /// Waits until the Migration has a plan, and returns its order.
     pub async fn until_planned(&self, limit: Duration) -> Result<Vec<String>> {
         let planned = |migration: &Migration| {
             let status = migration.status.as_ref();
@@ -96,7 +96,7 @@ impl Looker {
         self.order().await
     }
 
-    /// Waits until a node's migration is as wanted; the deadline tells where it is instead.
+    /// Waits for a condition of a node's migration; an error at the deadline contains its state.
     pub async fn until_node(
         &self,
         node: &str,
@@ -112,7 +112,7 @@ impl Looker {
             let step = spec
                 .step
                 .as_ref()
-                .map_or_else(|| "not begun".to_owned(), |step| format!("{step:?}"));
+                .map_or_else(|| "not started".to_owned(), |step| format!("{step:?}"));
             Ok(Observation::NotYet(format!(
                 "finished at {:?}, {step}",
                 spec.finished_at
@@ -121,7 +121,7 @@ impl Looker {
         .await
     }
 
-    /// Waits until a traffic pod on this node sends on a path of this class, and its agent hears of it.
+    /// Waits until a traffic pod on this node sends on a path of this class, and the agent reports it.
     pub async fn until_watched(&self, node: &str, class: PathClass, limit: Duration) -> Result<()> {
         let what = format!("node {node} watches {}", class.words());
         until(&what, limit, &self.logs, async || {
@@ -134,13 +134,13 @@ impl Looker {
             Ok(if flows.any(|flow| report.reporting.contains(&flow.source)) {
                 Observation::Done(())
             } else {
-                Observation::NotYet(format!("{} pods report", report.reporting.len()))
+                Observation::NotYet(format!("pods that report: {}", report.reporting.len()))
             })
         })
         .await
     }
 
-    /// Waits until the Migration is as wanted.
+    /// Waits for a condition of the Migration; an error at the deadline contains its status.
     pub async fn until_migration(
         &self,
         what: &str,
@@ -161,7 +161,7 @@ impl Looker {
         .await
     }
 
-    /// The coordinator's pod that runs: its name, its node, how often it was started again.
+    /// The running pod of the coordinator: its name, its node and its restarts.
     pub async fn coordinator(&self) -> Result<(String, String, i32)> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), api::names::NAMESPACE);
         let labels = format!("{}=coordinator", api::names::COMPONENT_LABEL);
@@ -174,14 +174,14 @@ impl Looker {
             .into_iter()
             .find(|pod| pod.metadata.deletion_timestamp.is_none())
         else {
-            bail!("there is no pod of the coordinator")
+            bail!("the coordinator has no pod")
         };
         let restarts = restarts(&pod);
         let node = pod
             .spec
             .as_ref()
             .and_then(|spec| spec.node_name.clone())
-            .context("its node")?;
+            .context("a pod without a node")?;
         Ok((pod.name_any(), node, restarts))
     }
 

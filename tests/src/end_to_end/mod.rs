@@ -1,4 +1,4 @@
-//! End-to-end cases: a real cluster, real traffic, and bad weather.
+//! End-to-end cases: a real cluster, real traffic, and disturbances.
 
 mod back;
 mod calico_datastore;
@@ -41,17 +41,17 @@ use std::fmt::Display;
 
 use anyhow::Result;
 
-/// Cases that passed and cases that did not.
+/// The results of cases.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// How many passed.
+    /// Number of cases that passed.
     pub passed: usize,
-    /// Names of those that failed.
+    /// Names of the cases that failed.
     pub failed: Vec<String>,
 }
 
 impl Tally {
-    /// Counts a case, and prints how it ended.
+    /// Counts a case, and prints its result.
     pub fn count<T>(&mut self, name: impl Display, result: Result<T>) -> Option<T> {
         match result {
             Ok(value) => {

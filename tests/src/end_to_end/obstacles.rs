@@ -1,5 +1,6 @@
-//! What holds up a change of range: each is named in the Migration's message with its way out, and a person who goes that way
-//! gets on. A budget that lets nobody go, an address that a finished pod is said to have, and the same address once nobody has it.
+//! Obstacles of a migration to another pod range: the Migration's message names each with its fix, and the migration continues
+//! after the fix. A budget that allows no disruption, an address that IPAM assigns to a finished pod, and then the same address,
+//! leaked.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -13,14 +14,14 @@ use super::Looker;
 use crate::cluster::wait::{Observation, until};
 use crate::cluster::{Cluster, Images};
 
-/// From one obstacle to the next: every other pod moves meanwhile.
+/// Longest time from one obstacle to the next: meanwhile every other pod moves.
 const LIMIT: Duration = Duration::from_mins(5);
 const BLOCKS: &str = "ipamblocks.crd.projectcalico.org";
-/// The sample's budget, which lets one pod of three go.
+/// The sample's budget, which allows the disruption of one pod of three.
 const BUDGET: [&str; 4] = ["-n", "sample", "pdb", "web"];
 const FINISHED: &str = "finished";
 
-/// What was put in the way.
+/// The obstacles.
 #[derive(Debug)]
 pub struct Obstacles {
     block: String,
@@ -28,44 +29,44 @@ pub struct Obstacles {
 }
 
 impl Obstacles {
-    /// Puts those in the way of pods that leave this range that are no reason to refuse it.
+    /// Creates the obstacles for pods of this range that do not make the migration refuse to start.
     pub async fn put(cluster: &Cluster, range: Ipv4Net) -> Result<Self> {
         let (node, address) = finish_a_pod(cluster).await?;
         if !range.contains(&address) {
-            bail!("the finished pod had {address}, which is not in {range}");
+            bail!("address of the finished pod: found {address}, needed one of {range}");
         }
-        let block = give_out(cluster, address, &node).await?;
+        let block = leak(cluster, address, &node).await?;
         Ok(Self { block, address })
     }
 
-    /// Tightens the budget once the migration has begun, and from then on does what the Migration says as soon as it says it.
+    /// Tightens the budget after the start of the migration, and then removes each obstacle as soon as the Migration names it.
     pub async fn clear(&self, cluster: &Cluster, look: &Looker) -> Result<()> {
         let address = self.address;
-        // Before, it would be refused for it.
-        let begun = look.until_migration("the migration begins", LIMIT, |migration| {
+        // Before the start, the budget would be a reason to refuse.
+        let begun = look.until_migration("the migration starts", LIMIT, |migration| {
             let status = migration.status.as_ref();
             status.is_some_and(|status| status.phase == MigrationPhase::Preparing)
         });
         begun.await?;
         budget(cluster, 3).await?;
-        let told = [
+        let fragments = [
             "PodDisruptionBudget sample/web allows 0 disruptions".to_owned(),
             "`kubectl edit pdb -n sample web`".to_owned(),
         ];
-        said(look, &told).await?;
+        until_reported(look, &fragments).await?;
         budget(cluster, 2).await?;
-        let told = [
+        let fragments = [
             format!("pod sample/{FINISHED} is finished and still has {address} in Calico's IPAM"),
             format!("`kubectl delete pod -n sample {FINISHED}`"),
         ];
-        said(look, &told).await?;
+        until_reported(look, &fragments).await?;
         kubectl(cluster, &["delete", "pod", "-n", "sample", FINISHED]).await?;
-        let told = [
+        let fragments = [
             format!("{address} is assigned to pod sample/{FINISHED}, which no longer has it: a leak"),
             format!("`calicoctl ipam release --ip={address}`"),
         ];
-        said(look, &told).await?;
-        take_back(cluster, &self.block, address).await
+        until_reported(look, &fragments).await?;
+        release(cluster, &self.block, address).await
     }
 }
 
@@ -75,7 +76,7 @@ async fn kubectl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
 
 async fn json_of(cluster: &Cluster, arguments: &[&str]) -> Result<Value> {
     let text = kubectl(cluster, &[&["get", "-o", "json"], arguments].concat()).await?;
-    serde_json::from_str(&text).with_context(|| format!("parse what kubectl says of {}", arguments.join(" ")))
+    serde_json::from_str(&text).with_context(|| format!("parse kubectl's output for {}", arguments.join(" ")))
 }
 
 async fn budget(cluster: &Cluster, available: u8) -> Result<()> {
@@ -88,24 +89,28 @@ async fn budget(cluster: &Cluster, available: u8) -> Result<()> {
     .map(drop)
 }
 
-async fn said(look: &Looker, words: &[String]) -> Result<()> {
-    let what = format!("the Migration says {}", words.join(" and "));
-    let has_said = look.until_migration(&what, LIMIT, |migration| {
+async fn until_reported(look: &Looker, fragments: &[String]) -> Result<()> {
+    let what = format!("the Migration reports {}", fragments.join(" and "));
+    let reported = look.until_migration(&what, LIMIT, |migration| {
         let message = migration.status.as_ref().map_or("", |status| &status.message);
-        words.iter().all(|word| message.contains(word.as_str()))
+        fragments
+            .iter()
+            .all(|fragment| message.contains(fragment.as_str()))
     });
-    has_said.await?;
-    println!("the migration says {}", words.join(", "));
+    reported.await?;
+    println!("the Migration reports {}", fragments.join(", "));
     Ok(())
 }
 
-/// Runs a pod to its end; returns its node and the address that it had.
+/// Runs a pod until it has finished; returns its node and its address.
 async fn finish_a_pod(cluster: &Cluster) -> Result<(String, Ipv4Addr)> {
     let manifest = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": FINISHED, "namespace": "sample" },
         "spec": {
             "restartPolicy": "Never",
-            "containers": [{ "name": FINISHED, "image": Images::default().busybox, "imagePullPolicy": "Never", "command": ["true"] }],
+            "containers": [{
+                "name": FINISHED, "image": Images::default().busybox, "imagePullPolicy": "Never", "command": ["true"],
+            }],
         },
     });
     cluster.api().apply(&manifest.to_string()).await?;
@@ -130,13 +135,13 @@ async fn finish_a_pod(cluster: &Cluster) -> Result<(String, Ipv4Addr)> {
     .await
 }
 
-/// Writes into Calico's IPAM that the finished pod has its address still, once Calico has taken it back.
-async fn give_out(cluster: &Cluster, address: Ipv4Addr, node: &str) -> Result<String> {
+/// Assigns the finished pod's address to the pod again in Calico's IPAM, after Calico has released it.
+async fn leak(cluster: &Cluster, address: Ipv4Addr, node: &str) -> Result<String> {
     let logs = cluster.directory().logs();
     until("the finished pod's address is free", LIMIT, &logs, async || {
-        let (name, mut block, place) = block_of(cluster, address).await?;
-        if !block["spec"]["allocations"][place].is_null() {
-            return Ok(Observation::NotYet("it has it still".to_owned()));
+        let (name, mut block, offset) = block_of(cluster, address).await?;
+        if !block["spec"]["allocations"][offset].is_null() {
+            return Ok(Observation::NotYet("the pod still has it".to_owned()));
         }
         let spec = &mut block["spec"];
         let attributes = spec["attributes"]
@@ -147,33 +152,33 @@ async fn give_out(cluster: &Cluster, address: Ipv4Addr, node: &str) -> Result<St
             "handle_id": "k8s-pod-network.leak",
             "secondary": { "namespace": "sample", "pod": FINISHED, "node": node },
         }));
-        spec["allocations"][place] = json!(number);
+        spec["allocations"][offset] = json!(number);
         let unallocated = spec["unallocated"]
             .as_array_mut()
             .context("a block without a list of free addresses")?;
-        unallocated.retain(|free| free.as_u64() != Some(place as u64));
-        // Whoever else writes it meanwhile wins, and this is tried again.
+        unallocated.retain(|free| free.as_u64() != Some(offset as u64));
+        // If another program has written the block meanwhile, this write fails, and the next attempt reads the block again.
         replace(cluster, &block).await?;
         Ok(Observation::Done(name))
     })
     .await
 }
 
-/// As `calicoctl ipam release` does.
-async fn take_back(cluster: &Cluster, name: &str, address: Ipv4Addr) -> Result<()> {
+/// Releases the address, as `calicoctl ipam release` does.
+async fn release(cluster: &Cluster, name: &str, address: Ipv4Addr) -> Result<()> {
     let logs = cluster.directory().logs();
     until("the leaked address is released", LIMIT, &logs, async || {
-        let (_, mut block, place) = block_of(cluster, address).await?;
+        let (_, mut block, offset) = block_of(cluster, address).await?;
         let spec = &mut block["spec"];
-        let number = spec["allocations"][place].take().as_u64();
+        let number = spec["allocations"][offset].take().as_u64();
         let unallocated = spec["unallocated"]
             .as_array_mut()
             .context("a block without a list of free addresses")?;
-        unallocated.push(json!(place));
+        unallocated.push(json!(offset));
         let attributes = spec["attributes"]
             .as_array_mut()
             .context("a block without attributes")?;
-        // Nobody who was there before has a number behind it.
+        // Only the last attributes can be removed: every later index would change.
         if number.is_some_and(|number| number + 1 == attributes.len() as u64) {
             attributes.pop();
         }
@@ -192,19 +197,19 @@ async fn replace(cluster: &Cluster, block: &Value) -> Result<()> {
         .map(drop)
 }
 
-/// The block of an address: its name, the object, and the address' place in it.
+/// The block of an address: its name, the object, and the offset of the address in it.
 async fn block_of(cluster: &Cluster, address: Ipv4Addr) -> Result<(String, Value, usize)> {
     let list = json_of(cluster, &[BLOCKS]).await?;
-    for block in list["items"].as_array().context("a list of blocks")? {
+    for block in list["items"].as_array().context("a list without blocks")? {
         let range: Ipv4Net = block["spec"]["cidr"]
             .as_str()
             .and_then(|text| text.parse().ok())
-            .with_context(|| format!("the range of a block: {block}"))?;
+            .with_context(|| format!("a block without a range: {block}"))?;
         if range.contains(&address) {
-            let place = u32::from(address) - u32::from(range.network());
+            let offset = u32::from(address) - u32::from(range.network());
             let name = block["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            return Ok((name, block.clone(), usize::try_from(place)?));
+            return Ok((name, block.clone(), usize::try_from(offset)?));
         }
     }
-    bail!("no block has {address}")
+    bail!("no block contains {address}")
 }

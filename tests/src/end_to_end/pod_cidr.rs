@@ -1,4 +1,4 @@
-//! Another range for the pods of a cluster with Calico: what is refused, then the whole way while traffic flows.
+//! A migration to another pod range in a cluster with Calico: the refusals, and then the whole migration under traffic.
 
 use std::net::Ipv4Addr;
 
@@ -16,17 +16,17 @@ use crate::demo::pod_cidr::report::Report;
 use crate::demo::pod_cidr::{Run, Wanted, refuse};
 use crate::demo::{End, Tools};
 
-/// The traffic generator asks every 10 ms from every node.
+/// The fewest probes of a run: the traffic generator sends one every 10 ms from every node.
 const PROBES: u64 = 1000;
-/// The kernel forgets what it has masqueraded to an address that goes; of what a host asks a Service in that moment some are lost
-/// (docs/limits.md), once for each node.
+/// The most lost probes from hosts to Services: the kernel drops masqueraded connections when their address is removed, once per
+/// node (docs/limits.md).
 const MASQUERADED: u64 = 30;
-/// Where they are counted.
+/// The class of these probes.
 const MASQUERADED_CLASS: &str = "host-to-service";
-/// Calico's own Nodes in etcd.
+/// Prefix of Calico's Nodes in etcd.
 const NODE_KEYS: &str = "/calico/resources/v3/projectcalico.org/nodes/";
 
-/// Every case of `cargo lab demo --migration pod-cidr --break`, then a migration in fair weather.
+/// Every case of `cargo lab demo --migration pod-cidr --break`, and then a migration with the obstacles.
 pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
     let operator = Operator::new(cluster, &tools.command_line);
     let mut tally = Tally::default();
@@ -47,12 +47,12 @@ pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
         let after = controller_manager::status(cluster).await?;
         ensure!(
             after.pid == before.pid,
-            "the controller manager was started again: {before:?}, {after:?}"
+            "the controller manager has restarted: {before:?}, {after:?}"
         );
         Ok(wanted)
     };
     let moved = tally.count(
-        "pod-cidr: every pod has moved, nothing of the old range is left, nothing was lost, and the controller manager has lived",
+        "pod-cidr: every pod has moved, nothing of the source range remains, no loss, and no restart of the controller manager",
         whole.await,
     );
     if let Some(Wanted { from, to, .. }) = moved {
@@ -62,7 +62,7 @@ pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
     tally
 }
 
-/// The same migration where Calico keeps its pools and its IPAM in etcd; what is refused is refused there likewise.
+/// The same migration, with Calico's pools and IPAM in etcd; the refusals are the same there.
 pub async fn pod_cidr_etcd(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let whole = async {
@@ -72,36 +72,37 @@ pub async fn pod_cidr_etcd(cluster: &Cluster, tools: &Tools) -> Tally {
         let report = run.report(watch, followed, End::Migrated).await?;
         println!("{}", report.text());
         judge(&report)?;
-        ends_of_tunnels(cluster, wanted.to).await
+        verify_tunnel_addresses(cluster, wanted.to).await
     };
     tally.count(
-        "pod-cidr-etcd: with Calico's objects in etcd every pod has moved, nothing of the old range is left, and nothing was lost",
+        "pod-cidr-etcd: with Calico's objects in etcd every pod has moved, nothing of the source range remains, and no loss",
         whole.await,
     );
     tally
 }
 
-/// By etcd's own gateway: every Node of Calico says an end of its tunnel in the range, and no label of ours is left there.
-async fn ends_of_tunnels(cluster: &Cluster, range: Ipv4Net) -> Result<()> {
+/// Checks by etcd's own gateway that the tunnel address of every Node of Calico is in the range, and that no label of replumb
+/// remains.
+async fn verify_tunnel_addresses(cluster: &Cluster, range: Ipv4Net) -> Result<()> {
     let nodes = cluster.calico_keys(NODE_KEYS).await?;
-    let wanted = cluster.node_names().await.len();
+    let needed = cluster.node_names().await.len();
     ensure!(
-        nodes.len() == wanted,
-        "etcd has {} Nodes, not {wanted}",
+        nodes.len() == needed,
+        "Nodes in etcd: found {}, needed {needed}",
         nodes.len()
     );
     for (key, node) in nodes {
         let labels = node["metadata"]["labels"].to_string();
         ensure!(!labels.contains("replumb"), "{key} has the labels {labels}");
         let address = node["spec"]["ipv4VXLANTunnelAddr"].as_str();
-        let as_wanted = match (cluster.tunnel().await, address) {
+        let is_right = match (cluster.tunnel().await, address) {
             (Tunnel::None, address) => address.is_none(),
             (Tunnel::Vxlan, Some(address)) => range.contains(&address.parse::<Ipv4Addr>()?),
             (Tunnel::Vxlan, None) => false,
         };
         ensure!(
-            as_wanted,
-            "{key} has the end of its tunnel at {address:?}, in a lab whose pods are in {range}"
+            is_right,
+            "{key}: tunnel address {address:?}; the pods are in {range}"
         );
     }
     Ok(())
@@ -111,7 +112,7 @@ fn judge(report: &Report) -> Result<()> {
     ensure!(report.problems.is_empty(), "{}", report.problems.join("; "));
     ensure!(
         report.probes.all.sent >= PROBES,
-        "only {} probes were sent",
+        "probes sent: found {}, needed at least {PROBES}",
         report.probes.all.sent
     );
     for (class, counts) in &report.probes.classes {
@@ -122,16 +123,16 @@ fn judge(report: &Report) -> Result<()> {
         };
         ensure!(
             counts.lost <= allowed,
-            "{} of {class} are lost, allowed {allowed}",
+            "lost probes of {class}: found {}, needed at most {allowed}",
             counts.lost
         );
     }
     for ClassCount { class, totals } in &report.watched {
         ensure!(
             totals.lost == 0 || !matches!(class, PathClass::PodToDns | PathClass::PodToService),
-            "{} of {} are lost, by the migration's own traffic, and {} of them were answered too late",
-            totals.lost,
+            "lost probes of {} in the migration's own traffic: {}, of which {} were answered too late",
             class.as_str(),
+            totals.lost,
             totals.late
         );
     }

@@ -1,4 +1,4 @@
-//! Every prerequisite that is refused, one after the other in one cluster: spoiled, refused, mended.
+//! Every refused prerequisite, one after the other in one cluster: break, refuse, repair.
 
 use crate::cluster::Cluster;
 use crate::demo::Tools;
@@ -17,9 +17,9 @@ pub async fn refusals(cluster: &Cluster, tools: &Tools) -> Tally {
         let result = refuse(cluster, &operator, case).await;
         tally.count(format!("refused: {}", case.name), result);
     }
-    // Some of what is spoiled is what traffic goes by.
+    // Some cases interrupt traffic.
     tally.count(
-        "refused: after all of it traffic is counted anew",
+        "refused: after the last case the counts of the traffic restart",
         traffic::replace_probers(cluster).await,
     );
     tally

@@ -1,4 +1,5 @@
-//! Another range for Services: what is refused, then the whole way while all of them are asked at both of their addresses.
+//! A migration to another Service range: the refusals, and then the whole migration, while every Service is probed at both
+//! addresses.
 
 use std::time::Duration;
 
@@ -15,19 +16,20 @@ use crate::demo::service_cidr::cases::CASES;
 use crate::demo::service_cidr::{Run, Size, Wanted, own_path, refuse};
 use crate::demo::{End, MIGRATION, Tools};
 
-/// The demo's own probers ask every 10 ms and every 200 ms.
+/// The fewest probes of a run: the demo's probers send one every 10 ms and every 200 ms.
 const PROBES: u64 = 1000;
-/// The Service that goes back, and on: namespace and name.
+/// The Service that is rolled back and migrated again: namespace and name.
 const ONE: (&str, &str) = ("services", "plain-0");
 const STEP: Duration = Duration::from_mins(10);
 
-/// Every case of `cargo lab demo --migration service-cidr --break`, then a migration while the coordinator is killed twice.
+/// Every case of `cargo lab demo --migration service-cidr --break`, and then a migration during which the coordinator is killed
+/// twice.
 pub async fn service_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
     let operator = Operator::new(cluster, &tools.command_line);
     let mut tally = Tally::default();
     let prepared = own_path(cluster).await;
     if tally
-        .count("service-cidr: what a person does before", prepared)
+        .count("service-cidr: the user's steps before the migration", prepared)
         .is_none()
     {
         return tally;
@@ -37,15 +39,15 @@ pub async fn service_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
         tally.count(format!("service-cidr: refused: {}", case.name), result);
     }
     tally.count(
-        "service-cidr: every Service has another address, nothing else of it has changed, and nothing was lost, though the coordinator is \
-         killed twice and one Service goes back and on",
+        "service-cidr: every Service has another address and no other change, and no request was lost, with two kills of the \
+         coordinator and a rollback of one Service",
         whole(cluster, tools).await,
     );
     tally
 }
 
-/// The coordinator is killed while Services have no address of their own.
-async fn kill_in_mid_exchange(cluster: &Cluster, look: &Looker) -> Result<()> {
+/// Kills the coordinator twice while Services exchange their addresses.
+async fn kill_during_exchange(cluster: &Cluster, look: &Looker) -> Result<()> {
     for done in [1, 4] {
         look.until_migration("Services exchange their addresses", STEP, |migration| {
             let known = migration
@@ -63,8 +65,8 @@ async fn kill_in_mid_exchange(cluster: &Cluster, look: &Looker) -> Result<()> {
     Ok(())
 }
 
-/// One Service takes its old address back while others have their new ones, and goes on later.
-async fn one_back_and_on(cluster: &Cluster, operator: &Operator) -> Result<()> {
+/// Rolls one Service back while others have their new addresses, and migrates it again later.
+async fn roll_one_back(cluster: &Cluster, operator: &Operator) -> Result<()> {
     let address = async |what: &str| -> Result<String> {
         let path = [
             "get",
@@ -83,10 +85,10 @@ async fn one_back_and_on(cluster: &Cluster, operator: &Operator) -> Result<()> {
     };
     let name = format!("{}/{}", ONE.0, ONE.1);
     let before = address("before").await?;
-    let has = async |what: &str, is_wanted: &dyn Fn(&str) -> bool| {
+    let has = async |what: &str, is_reached: &dyn Fn(&str) -> bool| {
         until(what, STEP, &cluster.directory().logs(), async || {
             let now = address(what).await?;
-            Ok(if is_wanted(&now) {
+            Ok(if is_reached(&now) {
                 Observation::Done(())
             } else {
                 Observation::NotYet(now)
@@ -94,8 +96,11 @@ async fn one_back_and_on(cluster: &Cluster, operator: &Operator) -> Result<()> {
         })
         .await
     };
-    has("it has its new address", &|now| !now.is_empty() && now != before).await?;
-    // As `kubectl replumb rollback --service` writes it, but for the pause: the others go on.
+    has("the Service has its new address", &|now| {
+        !now.is_empty() && now != before
+    })
+    .await?;
+    // As `kubectl replumb rollback --service` writes it, but without the pause: the other Services continue.
     let patch = json!({ "spec": { "rollbackServices": [name] } }).to_string();
     let patch = [
         "patch",
@@ -106,9 +111,9 @@ async fn one_back_and_on(cluster: &Cluster, operator: &Operator) -> Result<()> {
         &patch,
     ];
     cluster.api().kubectl(&patch).await?;
-    has("it has its old address again", &|now| now == before).await?;
+    has("the Service has its old address again", &|now| now == before).await?;
     operator.expect(Exit::Done, &["resume"]).await?;
-    has("it has its new address again", &|now| {
+    has("the Service has its new address again", &|now| {
         !now.is_empty() && now != before
     })
     .await
@@ -118,7 +123,7 @@ async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let name = format!("{}/{}", ONE.0, ONE.1);
     let wanted = Wanted {
         size: Size::Small,
-        // So that others have still to go when that one does.
+        // This Service is the first: others still have to move when it is rolled back.
         spec: json!({ "serviceCidr": { "order": [name], "servicesAtOnce": 3 } }),
         ..Wanted::new(End::Migrated, false)?
     };
@@ -127,8 +132,8 @@ async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let operator = Operator::new(cluster, &tools.command_line);
     let disturbed = async {
         tokio::try_join!(
-            kill_in_mid_exchange(cluster, &look),
-            one_back_and_on(cluster, &operator)
+            kill_during_exchange(cluster, &look),
+            roll_one_back(cluster, &operator)
         )
     };
     let (followed, _) = tokio::try_join!(run.migrate(), disturbed)?;
@@ -136,6 +141,9 @@ async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
     println!("{}", report.text());
     ensure!(report.problems.is_empty(), "{}", report.problems.join("; "));
     let sent = report.requests.summary.all.sent;
-    ensure!(sent >= PROBES, "only {sent} probes were sent");
+    ensure!(
+        sent >= PROBES,
+        "probes sent: found {sent}, needed at least {PROBES}"
+    );
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Bad weather, all in one migration: the coordinator is killed, the API server goes away, a budget blocks, a node loses
-//! its power in mid-work, one joins, one is deleted.
+//! Many disturbances of one migration: the coordinator is killed, the API server is unavailable, a budget blocks, a node loses
+//! power while it is migrated, a node joins, a node is deleted.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::demo::operator::Exit;
 
 const STEP: Duration = Duration::from_mins(6);
 const WHOLE: Duration = Duration::from_mins(25);
-/// How long the API server is away.
+/// Duration of the API server's outage.
 const OUTAGE: Duration = Duration::from_mins(1);
-/// Within this time a block has to be named everywhere.
-const TOLD: Duration = Duration::from_secs(10);
-/// The node that joins midway.
+/// Longest time until a blocking object is named everywhere.
+const REPORTED_WITHIN: Duration = Duration::from_secs(10);
+/// The node that joins during the migration.
 const JOINER: &str = "lab-worker-9";
 
-/// Every storm. Needs at least five nodes.
+/// Every disturbance. Requires at least five nodes.
 pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let Some(mut run) = tally.count("storm: begin", Run::begin(cluster, tools).await) else {
@@ -34,8 +34,8 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     let look = Looker::new(cluster);
     let wanted = Wanted {
         max_unavailable: "2".to_owned(),
-        // While the API server is away and for a while after, nodes do not hear which pods have ended: Services and DNS lose
-        // single answers in truth, and by the default that would stop the rollout. Here only what is gone for good does.
+        // During the API server's outage and shortly after, nodes do not learn which pods have ended: Services and DNS lose
+        // single answers, and with the default gates the rollout would halt. With these gates only a lasting outage halts it.
         spec: serde_json::json!({ "gates": { "maxLossRatio": 0.9, "maxGapMilliseconds": 5000 } }),
         ..Wanted::default()
     };
@@ -46,44 +46,44 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
         return tally;
     };
     let (first, blocked, unplugged) = (&order[0], &order[2], &order[3]);
-    // The last but one: never the coordinator's own node, whose power is needed.
+    // The second last node: never the coordinator's own node, which must keep running.
     let deleted = &order[order.len() - 2];
 
-    tally.count("storm: a budget is put in the way", pin(cluster, blocked).await);
-    tally.count("storm: a node joins midway", cluster.node_add(JOINER).await);
+    tally.count("storm: a budget blocks a node", pin(cluster, blocked).await);
+    tally.count("storm: another node joins", cluster.node_add(JOINER).await);
     tally.count(
-        "storm: the coordinator is killed in mid-node",
-        kill_in_mid_node(cluster, &look, first).await,
+        "storm: the coordinator is killed while a node is migrated",
+        kill_during_node(cluster, &look, first).await,
     );
     tally.count(
-        "storm: 60 s without API server",
+        "storm: the API server is unavailable for 60 s",
         outage(cluster, &look, first).await,
     );
-    // Once it is back every Node may have been silent for too long: all pods are taken for not Ready, and DNS has no answer for up
-    // to a minute. The rollout stops for it, rightly, and a person who sees that it is over goes on.
-    let goes_on = async {
+    // After the outage every Node may count as NotReady: then all pods count as not Ready, and DNS does not answer for up to a
+    // minute. The rollout rightly halts, and the user resumes it afterwards.
+    let resumed = async {
         let status = look.migration().await?.status.unwrap_or_default();
         if status.reason == "GateBreached" {
             run.scene.operator.expect(Exit::Done, &["resume"]).await?;
         }
         anyhow::Ok(())
     };
-    tally.count("storm: what the outage stopped is resumed", goes_on.await);
+    tally.count("storm: the halted rollout is resumed", resumed.await);
     tally.count(
         "storm: a blocking budget is named within 10 s",
-        is_told(cluster, &look, blocked).await,
+        verify_reported(cluster, &look, blocked).await,
     );
-    // From here to its return it holds the second seat: nobody else is started.
+    // Until its return the node uses the second place of maxUnavailable: no further node is started.
     tally.count(
-        "storm: a node loses its power in mid-work, and is waited for",
+        "storm: a node loses power while it is migrated, and the rollout waits",
         power_off(cluster, &look, unplugged).await,
     );
     run.scene.forget(unplugged);
     tally.count(
-        "storm: a node whose turn has not come loses its power, and the rollout stops",
-        dies(cluster, &look, deleted).await,
+        "storm: a waiting node loses power, and the rollout halts",
+        power_off_waiting(cluster, &look, deleted).await,
     );
-    let goes_on = async {
+    let resumed = async {
         cluster.node_delete(deleted).await?;
         run.scene
             .operator
@@ -91,19 +91,19 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
             .await
             .map(|_| ())
     };
-    tally.count("storm: it is deleted, and the rollout resumed", goes_on.await);
+    tally.count("storm: the rollout is resumed without this node", resumed.await);
     let returns = async {
         cluster.node_power_on(unplugged).await?;
-        look.until_node(unplugged, "finished after it came back", STEP, |spec| {
+        look.until_node(unplugged, "migrated after its return", STEP, |spec| {
             spec.finished_at.is_some()
         })
         .await
     };
     tally.count(
-        "storm: the node in mid-work comes back and is finished",
+        "storm: the half-migrated node returns and is migrated",
         returns.await,
     );
-    tally.count("storm: the budget is taken away", unpin(cluster).await);
+    tally.count("storm: the budget is deleted", unpin(cluster).await);
     let completed = look
         .until_migration("the Migration is completed", WHOLE, is_completed)
         .await;
@@ -111,14 +111,16 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
         return tally;
     }
     let joined = look
-        .until_node(JOINER, "is migrated", TOLD, |spec| spec.finished_at.is_some())
+        .until_node(JOINER, "migrated", REPORTED_WITHIN, |spec| {
+            spec.finished_at.is_some()
+        })
         .await;
     tally.count("storm: the node that joined is migrated", joined);
     let gone = match look.node_migration(deleted).await {
-        Ok(_) => Err(anyhow::anyhow!("NodeMigration {deleted} is still there")),
+        Ok(_) => Err(anyhow::anyhow!("NodeMigration {deleted} still exists")),
         Err(_) => Ok(()),
     };
-    tally.count("storm: the node that was deleted is forgotten", gone);
+    tally.count("storm: the deleted node has no NodeMigration", gone);
     let report = async {
         let report = run.report(watch).await?;
         println!("{}", report.text());
@@ -126,7 +128,7 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
         Ok(())
     };
     tally.count(
-        "storm: nothing of flannel is left, nothing of anybody else has changed",
+        "storm: nothing of flannel remains, and no foreign entry has changed",
         report.await,
     );
     tally
@@ -143,13 +145,13 @@ async fn order(look: &Looker) -> Result<Vec<String>> {
     let order = look.order().await?;
     ensure!(
         order.len() >= 5,
-        "the storm needs five nodes, there are {}",
+        "nodes in the plan: found {}, needed at least 5",
         order.len()
     );
     Ok(order)
 }
 
-/// A workload that can run on one node only, and a budget that wants it to run.
+/// Creates a workload that can run on one node only, and a budget that requires its pod.
 async fn pin(cluster: &Cluster, node: &str) -> Result<()> {
     let busybox = crate::cluster::Images::default().busybox;
     cluster
@@ -197,28 +199,31 @@ async fn unpin(cluster: &Cluster) -> Result<()> {
         .map(|_| ())
 }
 
-/// The coordinator is killed while a node is in work. It comes back, and goes on.
-async fn kill_in_mid_node(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
-    look.until_node(node, "in work", STEP, |spec| spec.started && spec.step.is_some())
-        .await?;
+/// Kills the coordinator while a node is migrated, and waits until it has restarted.
+async fn kill_during_node(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
+    look.until_node(node, "being migrated", STEP, |spec| {
+        spec.started && spec.step.is_some()
+    })
+    .await?;
     kill_coordinator(cluster, look).await
 }
 
-/// Nobody is answered for a minute. What was in work goes on afterwards.
+/// Stops the API server for a minute. Afterwards the migration of the node continues.
 async fn outage(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
     cluster.stop_api_server().await?;
-    // The length of the outage is the case.
+    // The case needs this time to pass.
     tokio::time::sleep(OUTAGE).await;
     cluster.start_api_server().await?;
-    look.until_node(node, "finished after the outage", STEP, |spec| {
+    look.until_node(node, "migrated after the outage", STEP, |spec| {
         spec.finished_at.is_some()
     })
     .await?;
     Ok(())
 }
 
-/// Within 10 s of the first refusal: status of the node and of the Migration, an Event, a metric.
-async fn is_told(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
+/// Checks that within 10 s of the first refusal the status of the node and of the Migration, an Event and a metric name the
+/// budget.
+async fn verify_reported(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
     let spec = look
         .until_node(node, "blocked by the budget", STEP, |spec| {
             // CoreDNS has a budget as well, which blocks for some seconds.
@@ -227,25 +232,25 @@ async fn is_told(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
             })
         })
         .await?;
-    let step = spec.step.context("its step")?;
+    let step = spec.step.context("the node has no step")?;
     for word in ["sample/pinned", "PodDisruptionBudget"] {
         ensure!(
             step.message.contains(word),
-            "the step does not name {word}: {}",
+            "the step does not contain {word}: {}",
             step.message
         );
     }
-    let (_, home, _) = look.coordinator().await?;
-    let address = cluster.node_address(&home).await?;
+    let (_, coordinator_node, _) = look.coordinator().await?;
+    let address = cluster.node_address(&coordinator_node).await?;
     until(
         "the budget is named everywhere",
-        TOLD,
+        REPORTED_WITHIN,
         &cluster.directory().logs(),
         async || {
             let status = look.migration().await?.status.unwrap_or_default();
             if !status.message.contains("sample/pinned") {
                 return Ok(Observation::NotYet(format!(
-                    "the Migration says: {}",
+                    "message of the Migration: {}",
                     status.message
                 )));
             }
@@ -260,7 +265,7 @@ async fn is_told(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
             Ok(
                 match samples.get("replumb_blocked{reason=\"DisruptionBudget\"}") {
                     Some(value) if *value >= 1.0 => Observation::Done(()),
-                    other => Observation::NotYet(format!("the metric is {other:?}")),
+                    other => Observation::NotYet(format!("value of the metric: {other:?}")),
                 },
             )
         },
@@ -268,9 +273,9 @@ async fn is_told(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
     .await
 }
 
-/// Power off while the old network is being removed.
+/// Switches the node off while its old network is removed.
 async fn power_off(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
-    look.until_node(node, "between the networks", STEP, |spec| {
+    look.until_node(node, "between the two networks", STEP, |spec| {
         spec.step
             .as_ref()
             .is_some_and(|step| !matches!(step.name.as_str(), "Cordon" | "Drain"))
@@ -278,7 +283,7 @@ async fn power_off(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
     .await?;
     cluster.node_power_off(node).await?;
     let waits = look
-        .until_node(node, "waited for", STEP, |spec| {
+        .until_node(node, "NodeNotReady", STEP, |spec| {
             spec.step
                 .as_ref()
                 .is_some_and(|step| step.reason == "NodeNotReady")
@@ -286,35 +291,35 @@ async fn power_off(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
         })
         .await?;
     if waits.finished_at.is_some() {
-        bail!("node {node} was finished before its power was gone");
+        bail!("node {node} was migrated before it lost power");
     }
     ensure!(
-        !waits.step.context("its step")?.halted,
-        "a node without power halted the migration"
+        !waits.step.context("the node has no step")?.halted,
+        "node {node} has no power and halted the migration"
     );
     Ok(())
 }
 
-/// Whether a path is broken or its end is dead nobody can tell: traffic stops the rollout, and a person looks.
-async fn dies(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
+/// Switches a waiting node off: a broken path and a dead node look the same, so lost traffic halts the rollout.
+async fn power_off_waiting(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
     cluster.node_power_off(node).await?;
     let migration = look
-        .until_migration("traffic has stopped the rollout", STEP, |migration| {
+        .until_migration("the gate has halted the rollout", STEP, |migration| {
             migration
                 .status
                 .as_ref()
                 .is_some_and(|status| status.phase == MigrationPhase::Halted)
         })
         .await?;
-    let status = migration.status.context("its status")?;
+    let status = migration.status.context("the Migration has no status")?;
     println!("        {}", status.message);
     ensure!(
         status.reason == "GateBreached" && status.message.contains("traffic is lost"),
-        "it is stopped by {}: {}",
+        "the reason of the halt is {}: {}",
         status.reason,
         status.message
     );
-    // Before that its pods stand behind their Services, and some of what is sent to those is lost in truth.
+    // Before, its pods are endpoints of their Services, and some requests to these Services are lost.
     until(
         &format!("Node {node} is NotReady"),
         STEP,
@@ -324,7 +329,7 @@ async fn dies(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
             let (_, trouble) = nodes
                 .into_iter()
                 .find(|(name, _)| name == node)
-                .context("there is no such Node")?;
+                .context("the Node does not exist")?;
             Ok(trouble.map_or_else(
                 || Observation::NotYet("Ready".to_owned()),
                 |_| Observation::Done(()),

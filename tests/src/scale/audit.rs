@@ -187,9 +187,10 @@ impl Count {
             return;
         }
         let at = event.stage_timestamp;
-        let has = |field: &str| event.request_object["status"].get(field).is_some();
+        let status = &event.request_object["status"];
+        let has = |field: &str| status.get(field).is_some();
         match &mut self.unanswered {
-            Unanswered::Phases(nodes) if has("phase") => {
+            Unanswered::Phases(nodes) if status["flannelToCalico"].get("phase").is_some() => {
                 nodes.insert(event.object_ref.name.clone(), at);
             }
             Unanswered::Facts(newest) if has("serviceCidr") || has("podCidr") => *newest = Some(at),
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn each_request_is_counted_once_and_each_answer_is_timed() {
         let none = json!(null);
-        let phase = json!({"status": {"phase": "Held"}});
+        let phase = json!({"status": {"flannelToCalico": {"phase": "Held"}}});
         let mut file = tempfile::NamedTempFile::new().unwrap();
         for line in [
             line(coordinator::USER, "watch", "pods", "", 1, &none),

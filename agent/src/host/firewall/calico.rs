@@ -7,7 +7,9 @@ use std::path::Path;
 
 use flannel_to_calico::facts::{FirewallBackend, FirewallObject};
 
-use super::{FirewallError, Nftables, family, legacy_tables, save, transact};
+use super::FirewallError;
+use super::backend::{family, legacy_tables, save, transact};
+use super::nftables::Nftables;
 use crate::host::program::{ProgramError, lines, run};
 
 /// iptables tables that Felix writes to.

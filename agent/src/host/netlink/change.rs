@@ -8,7 +8,8 @@ use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourState};
 use netlink_packet_route::route::{RouteMessage, RouteProtocol, RouteScope, RouteType};
 use rtnetlink::{LinkUnspec, LinkVxlan, RouteMessageBuilder};
 
-use super::{Netlink, NetlinkError, answer};
+use super::Netlink;
+use super::request::{NetlinkError, answer, request};
 use crate::host::snapshot::{Link, MAIN_TABLE, Route, Snapshot};
 
 /// Route protocol of replumb's routes: a number that no routing daemon in iproute2's list has.
@@ -335,8 +336,4 @@ fn bytes(mac: &str) -> Vec<u8> {
     mac.split(':')
         .filter_map(|part| u8::from_str_radix(part, 16).ok())
         .collect()
-}
-
-pub(super) fn request(attempt: String, source: rtnetlink::Error) -> NetlinkError {
-    NetlinkError::Request { attempt, source }
 }

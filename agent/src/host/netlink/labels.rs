@@ -7,7 +7,9 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressSco
 use nix::errno::Errno;
 use pod_cidr::host::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress};
 
-use super::{Netlink, NetlinkError, answer, own_address, reading};
+use super::Netlink;
+use super::messages::own_address;
+use super::request::{NetlinkError, answer, reading};
 
 impl Netlink {
     /// Every address of every link, except of links that were created between the two reads.

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netlink_packet_route::AddressFamily;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
@@ -237,4 +238,19 @@ fn mac(bytes: &[u8]) -> String {
         .map(|byte| format!("{byte:02x}"))
         .collect::<Vec<_>>()
         .join(":")
+}
+
+/// `IFA_LOCAL` is the link's own address if the two differ (point-to-point); IPv6 has `IFA_ADDRESS` only.
+pub(super) fn own_address(message: &AddressMessage) -> Option<IpNet> {
+    let own = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    let address = own.or_else(|| {
+        message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })
+    })?;
+    IpNet::new(address, message.header.prefix_len).ok()
 }

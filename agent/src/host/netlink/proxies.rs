@@ -8,8 +8,8 @@ use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
 };
 
-use super::change::request;
-use super::{Netlink, NetlinkError, answer};
+use super::Netlink;
+use super::request::{NetlinkError, answer, request};
 use crate::host::snapshot::Proxy;
 
 impl Netlink {

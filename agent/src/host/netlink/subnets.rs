@@ -8,8 +8,9 @@ use ipnet::IpNet;
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use rtnetlink::IpVersion;
 
-use super::change::{ROUTE_PROTOCOL, request};
-use super::{Netlink, NetlinkError, answer};
+use super::Netlink;
+use super::change::ROUTE_PROTOCOL;
+use super::request::{NetlinkError, answer, request};
 use crate::host::snapshot::{Route, Snapshot};
 
 /// Priority of the rule for this table: before the rule for the main table, after the usual rules of users.

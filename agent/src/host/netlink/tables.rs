@@ -10,8 +10,9 @@ use netlink_packet_route::route::{RouteFlags, RouteMessage, RouteType};
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use rtnetlink::IpVersion;
 
+use super::Netlink;
 use super::messages::any_route;
-use super::{Netlink, NetlinkError, answer, reading};
+use super::request::{NetlinkError, answer, reading};
 use crate::host::snapshot::{Route, Tables};
 
 impl Netlink {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::thread;
+use super::thread::thread;
 
 /// Timeout of one answer: the kernel answers for a living process within microseconds.
 const LIMIT: Duration = Duration::from_secs(2);

@@ -15,7 +15,7 @@ use super::observe::{Observation, Paths, observe};
 use crate::host::netlink::Netlink;
 use crate::host::processes::Processes;
 use crate::host::snapshot::Snapshot;
-use crate::host::{files, firewall, sysctl};
+use crate::host::{files, firewall};
 use crate::kinds::flannel_to_calico::journal::{Before, Journal};
 
 /// Performs one step and returns an observation of the host after it.
@@ -132,44 +132,20 @@ async fn perform(
         HostStep::RouteLegacyPods(addresses) => forward::route(addresses, seen, netlink)
             .await
             .map_err(netlink_error),
-        HostStep::AnswerForPods => {
-            let speaks_ipv6 = facts::speaks_ipv6(&seen.snapshot, BRIDGE);
-            for (parameter, value) in sysctl::answering(BRIDGE, speaks_ipv6) {
-                sysctl::write(&paths.sysctl.join(parameter), value).map_err(&file_error)?;
-            }
-            Ok(())
-        }
+        HostStep::AnswerForPods => forward::answer_for_pods(seen, paths).map_err(file_error),
         HostStep::AnswerForAddresses(networks) => forward::answer(networks, seen, netlink)
             .await
             .map_err(netlink_error),
-        HostStep::RouteSubnets { link, length } => match seen.snapshot.link(link) {
-            Some(link) => netlink
-                .add_subnet_routes(&seen.snapshot.of_link(link.index), *length)
-                .await
-                .map_err(netlink_error),
-            None => Ok(()),
-        },
+        HostStep::RouteSubnets { link, length } => forward::route_subnets(link, *length, seen, netlink)
+            .await
+            .map_err(netlink_error),
         HostStep::RenameVxlanDevice { from, to, block_size } => {
             forward::rename(from, to, *block_size, seen, &saved.of_this, netlink)
                 .await
                 .map_err(netlink_error)
         }
         HostStep::ForgetLegacyPod(sandbox) => forward::remove_legacy_pod(sandbox, seen, paths, netlink).await,
-        HostStep::RemoveLeases => {
-            for path in seen
-                .state
-                .leases
-                .iter()
-                .chain(&seen.state.bookkeeping)
-                .chain(&seen.state.delegates)
-            {
-                files::remove_durably(path).map_err(&file_error)?;
-            }
-            for folder in &seen.state.folders {
-                files::remove_folder_if_empty(folder).map_err(&file_error)?;
-            }
-            Ok(())
-        }
+        HostStep::RemoveLeases => forward::remove_leases(seen).map_err(file_error),
         HostStep::RemoveConflist(file) | HostStep::RemoveCalicoConflist(file) => {
             files::remove_durably(&paths.cni_configuration.join(file)).map_err(file_error)
         }
@@ -192,13 +168,11 @@ async fn perform(
         HostStep::UnrouteLegacyPods => back::delete_routes(facts::pod_routes(&seen.snapshot), netlink)
             .await
             .map_err(netlink_error),
-        HostStep::RestoreNodeRoutes { link, length } => match seen.snapshot.link(link) {
-            Some(link) => netlink
-                .restore_node_routes(&seen.snapshot.of_link(link.index), *length)
+        HostStep::RestoreNodeRoutes { link, length } => {
+            back::restore_node_routes(link, *length, seen, netlink)
                 .await
-                .map_err(netlink_error),
-            None => Ok(()),
-        },
+                .map_err(netlink_error)
+        }
         HostStep::ReturnVxlanDevice { from, to } => back::rename_back(from, to, seen, saved, netlink)
             .await
             .map_err(netlink_error),

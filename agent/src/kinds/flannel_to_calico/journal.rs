@@ -4,7 +4,9 @@
 //! next start: the change that it announces was not performed. A large file is compacted to the data that is still needed:
 //! standing changes, each with the state before it.
 
+mod error;
 mod record;
+mod state;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,18 +14,16 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use api::node_migration::FinishedStep;
-use flannel_to_calico::host::{HostStep, JournalState, Orders, Undo};
+pub use error::JournalError;
+use flannel_to_calico::host::{HostStep, JournalState, Orders};
 use jiff::Timestamp;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 pub use record::{Before, SavedFile};
 use record::{Change, Event, Record};
-use thiserror::Error;
+use state::State;
 
 use crate::host::files::{self, FileError};
-
-/// Number of finished steps in the status: those of three migrations.
-const SHOWN_STEPS: usize = 32;
 
 /// Name of the file.
 const FILE: &str = "journal.jsonl";
@@ -34,68 +34,13 @@ const LARGE_FILE: u64 = 1024 * 1024;
 /// Maximum length: standing changes of a migration in a cluster of 5 000 nodes need a few MiB.
 const MOST_JOURNAL: u64 = 64 << 20;
 
-/// The journal could not be read or written. No step is performed without it.
-#[derive(Debug, Error)]
-pub enum JournalError {
-    /// A file of the journal could not be read or written.
-    #[error(
-        "journal could not be read or written, so nothing is changed: free disk space or repair its folder"
-    )]
-    File(#[from] FileError),
-    /// Another process holds the journal's lock.
-    #[error(
-        "{path} is locked by another agent on this node: remove one of the replumb installations (find pods named \
-         replumb-agent on this node with `kubectl get pods -A -o wide`)"
-    )]
-    Locked {
-        /// The locked file.
-        path: PathBuf,
-    },
-    /// A record before the last one is malformed.
-    #[error("{path}, line {line}: malformed record ({problem}): move the file away to start a new journal")]
-    Broken {
-        /// The file.
-        path: PathBuf,
-        /// Number of the line, from 1.
-        line: usize,
-        /// The problem.
-        problem: String,
-    },
-}
-
-impl JournalError {
-    /// The category for metrics and status.
-    pub fn category(&self) -> &'static str {
-        match self {
-            Self::File(_) => "JournalFile",
-            Self::Locked { .. } => "JournalTaken",
-            Self::Broken { .. } => "JournalBroken",
-        }
-    }
-}
-
-#[derive(Debug)]
-struct OpenStep {
-    change: Change,
-    since: Timestamp,
-}
-
 /// The open journal.
 #[derive(Debug)]
 pub struct Journal {
     folder: PathBuf,
-    sequence: u64,
     /// Length of the file up to the end of the last whole record.
     length: u64,
-    /// The step that was started and not finished.
-    open: Option<OpenStep>,
-    /// Changes that have not been undone, the newest last.
-    standing: Vec<Change>,
-    done: Vec<FinishedStep>,
-    orders: Option<Orders>,
-    fell_back: Option<String>,
-    /// When the last record was written.
-    last_at: Option<Timestamp>,
+    state: State,
     /// Lock against other processes. The kernel releases it when this process ends.
     _lock: Flock<File>,
 }
@@ -106,14 +51,8 @@ impl Journal {
         fs::create_dir_all(folder).map_err(FileError::of("create folder", folder))?;
         let mut journal = Self {
             folder: folder.to_owned(),
-            sequence: 0,
             length: 0,
-            open: None,
-            standing: Vec::new(),
-            done: Vec::new(),
-            orders: None,
-            fell_back: None,
-            last_at: None,
+            state: State::default(),
             _lock: lock(&folder.join("lock"))?,
         };
         fs::create_dir_all(journal.backups()).map_err(FileError::of("create folder", &journal.backups()))?;
@@ -127,7 +66,7 @@ impl Journal {
         for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
             let is_last = whole + line.len() == bytes.len();
             match Record::read(line) {
-                Ok(record) => journal.replay(&record),
+                Ok(record) => journal.state.replay(&record),
                 // A crash interrupted the write: the change was not performed.
                 Err(unreadable) if is_last && unreadable.is_incomplete => break,
                 Err(unreadable) => {
@@ -161,60 +100,49 @@ impl Journal {
 
     /// The step that was started and not recorded as finished: the process ended during it.
     pub fn open_step(&self) -> Option<&HostStep> {
-        self.open.as_ref().map(|open| &open.change.step)
+        self.state.open_step()
     }
 
     /// The journal's state for decisions.
     pub fn remembered(&self) -> JournalState {
-        JournalState {
-            interrupted: self.open_step().cloned(),
-            unreverted: self.standing.iter().map(|change| change.step.clone()).collect(),
-            without_coordinator: self.fell_back.is_some(),
-        }
+        self.state.remembered()
     }
 
     /// The state before the change that this step undoes.
     pub fn before_change(&self, undo: &HostStep) -> Option<&Before> {
-        self.standing
-            .iter()
-            .rev()
-            .find(|change| undo.reverts(&change.step))
-            .map(|change| &change.before)
+        self.state.before_change(undo)
     }
 
     /// The state before this step, if it was started and not finished.
     pub fn before_interrupted(&self, step: &HostStep) -> Option<&Before> {
-        self.open
-            .as_ref()
-            .filter(|open| open.change.step == *step)
-            .map(|open| &open.change.before)
+        self.state.before_interrupted(step)
     }
 
     /// The last finished steps, the newest last.
     pub fn done(&self) -> &[FinishedStep] {
-        &self.done
+        &self.state.done
     }
 
     /// The coordinator's last goal and settings.
     pub fn orders(&self) -> Option<&Orders> {
-        self.orders.as_ref()
+        self.state.orders.as_ref()
     }
 
     /// Why the host is rolled back automatically; `None` when it is not.
     pub fn automatic_rollback(&self) -> Option<&str> {
-        self.fell_back.as_deref()
+        self.state.fell_back.as_deref()
     }
 
     /// Time of the last record.
     pub fn last_at(&self) -> Option<Timestamp> {
-        self.last_at
+        self.state.last_at
     }
 
     /// Counts this start of an agent, and returns the number of earlier starts since the last record. If the count cannot be
     /// written, the next start counts as the first; the journal is not affected.
     pub fn count_start(&self) -> u32 {
         let path = self.folder.join("starts");
-        let last = self.last_at.map(|at| at.to_string()).unwrap_or_default();
+        let last = self.state.last_at.map(|at| at.to_string()).unwrap_or_default();
         let before = files::read_if_exists(&path)
             .ok()
             .flatten()
@@ -233,7 +161,7 @@ impl Journal {
 
     /// Records the coordinator's goal and settings if they have changed.
     pub fn record_goal(&mut self, orders: Orders, now: Timestamp) -> Result<(), JournalError> {
-        if self.orders.as_ref() == Some(&orders) {
+        if self.state.orders.as_ref() == Some(&orders) {
             return Ok(());
         }
         self.append(now, Event::Ordered(orders))
@@ -246,7 +174,7 @@ impl Journal {
 
     /// Records that the coordinator knows about the automatic rollback.
     pub fn acknowledge_rollback(&mut self, now: Timestamp) -> Result<(), JournalError> {
-        if self.fell_back.is_none() {
+        if self.state.fell_back.is_none() {
             return Ok(());
         }
         self.append(now, Event::TakenNotice)
@@ -254,7 +182,7 @@ impl Journal {
 
     /// Records that the host is completely rolled back.
     pub fn record_rollback(&mut self, now: Timestamp) -> Result<(), JournalError> {
-        if self.standing.is_empty() {
+        if self.state.standing.is_empty() {
             return Ok(());
         }
         self.append(now, Event::CameBack)
@@ -264,6 +192,7 @@ impl Journal {
     pub fn begin(&mut self, step: &HostStep, before: Before, now: Timestamp) -> Result<(), JournalError> {
         // A failed step that is repeated with the same state has its record already.
         if self
+            .state
             .open
             .as_ref()
             .is_some_and(|open| open.change.step == *step && open.change.before == before)
@@ -321,7 +250,7 @@ impl Journal {
     }
 
     fn append(&mut self, now: Timestamp, event: Event) -> Result<(), JournalError> {
-        let record = Record::new(self.sequence + 1, now, event);
+        let record = Record::new(self.state.sequence + 1, now, event);
         let path = self.path();
         let line = record.line().map_err(FileError::of("write a record of", &path))?;
         let write = || -> io::Result<()> {
@@ -339,29 +268,23 @@ impl Journal {
             return Err(FileError::of("write a record of", &path)(error).into());
         }
         self.length += line.len() as u64;
-        self.replay(&record);
+        self.state.replay(&record);
         self.compact(now)
     }
 
     /// Rewrites a large file with one record. Only between two steps: an open step has its own record.
     fn compact(&mut self, now: Timestamp) -> Result<(), JournalError> {
-        if self.length < LARGE_FILE || self.open.is_some() {
+        if self.length < LARGE_FILE || self.state.open.is_some() {
             return Ok(());
         }
         let path = self.path();
-        let kept = Event::Kept {
-            standing: self.standing.clone(),
-            done: self.done.clone(),
-            orders: self.orders.clone(),
-            fell_back: self.fell_back.clone(),
-        };
-        let record = Record::new(self.sequence + 1, now, kept);
+        let record = Record::new(self.state.sequence + 1, now, self.state.summary());
         let line = record.line().map_err(FileError::of("write a record of", &path))?;
         if line.len() as u64 > self.length / 2 {
             return Ok(());
         }
         files::write_durably(&path, &line)?;
-        (self.length, self.sequence) = (line.len() as u64, record.sequence);
+        (self.length, self.state.sequence) = (line.len() as u64, record.sequence);
         Ok(())
     }
 
@@ -369,66 +292,6 @@ impl Journal {
         let file = own_file().write(true).open(self.path())?;
         file.set_len(self.length)?;
         file.sync_all()
-    }
-
-    /// Adds a standing change. A change stands as soon as it is announced: a crash may be before or after the change itself.
-    fn add_standing(&mut self, change: &Change) {
-        let undo = change.step.undo();
-        if let Undo::Nothing(_) = undo {
-            return;
-        }
-        let same = self.standing.iter().position(|change| change.step.undo() == undo);
-        let first = same.map(|at| self.standing.remove(at).before).unwrap_or_default();
-        self.standing.push(Change {
-            step: change.step.clone(),
-            before: change.before.clone().merged(first),
-        });
-    }
-
-    fn replay(&mut self, record: &Record) {
-        self.sequence = record.sequence;
-        self.last_at = Some(record.at);
-        match &record.event {
-            Event::Ordered(orders) => self.orders = Some(orders.clone()),
-            Event::FellBack { why } => self.fell_back = Some(why.clone()),
-            Event::TakenNotice => self.fell_back = None,
-            Event::CameBack => self.standing.clear(),
-            Event::Kept {
-                standing,
-                done,
-                orders,
-                fell_back,
-            } => {
-                self.open = None;
-                self.orders.clone_from(orders);
-                self.fell_back.clone_from(fell_back);
-                self.standing.clone_from(standing);
-                self.done.clone_from(done);
-            }
-            Event::Started(change) => {
-                self.add_standing(change);
-                self.open = Some(OpenStep {
-                    change: (**change).clone(),
-                    since: record.at,
-                });
-            }
-            Event::Finished { step } => {
-                self.standing.retain(|change| !step.reverts(&change.step));
-                let began = self
-                    .open
-                    .take()
-                    .filter(|open| open.change.step == *step)
-                    .map_or(record.at, |open| open.since);
-                self.done.push(FinishedStep {
-                    name: step.name().to_owned(),
-                    started_at: began,
-                    finished_at: record.at,
-                });
-                if self.done.len() > SHOWN_STEPS {
-                    self.done.remove(0);
-                }
-            }
-        }
     }
 }
 

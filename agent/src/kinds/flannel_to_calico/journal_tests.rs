@@ -1,5 +1,6 @@
 use std::fs;
 
+use super::state::SHOWN_STEPS;
 use super::*;
 
 fn at(second: i64) -> Timestamp {

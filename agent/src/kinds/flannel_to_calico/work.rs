@@ -1,57 +1,41 @@
 //! Observes the host and performs the steps that follow. Touches the host and the journal, never the API.
 
 mod orders;
+mod report;
+mod step;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use api::node_migration::{Failure, FinishedStep, NodeMigrationSpec};
-use flannel_to_calico::host::{self, HostDecision, HostSettings, JournalState, Orders};
-use flannel_to_calico::host_checks::{self, Subject};
+use ::flannel_to_calico::api::NodeStatus;
+use api::node_migration::{FinishedStep, NodeMigrationSpec};
+use flannel_to_calico::host::{self, HostSettings, JournalState};
+use flannel_to_calico::host_checks;
 use flannel_to_calico::phase::{Goal, Phase};
 use flannel_to_calico::settings::defaults;
 use jiff::Timestamp;
 use runtime::error::chain;
 use tokio::sync::watch;
 
+use self::report::{pending, report_of};
 use crate::goal::WatchedObject;
-use crate::health::Health;
-use crate::host::folders::FolderWatch;
-use crate::host::netlink::Netlink;
+use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::processes::Processes;
-use crate::kinds::flannel_to_calico::apply::apply;
+use crate::kinds::HostParts;
 use crate::kinds::flannel_to_calico::inactivity::InactivityClock;
 use crate::kinds::flannel_to_calico::journal::Journal;
 use crate::kinds::flannel_to_calico::observe::{Observation, ObserveError, Paths, observe};
-use crate::metrics::Metrics;
-use crate::report::{Pending, Report};
+use crate::report::Report;
 
-/// More steps than any host needs: above it, another program reverts the steps.
-const MOST_STEPS: usize = 64;
 /// MTU of the tunnel until the settings are known: the usual MTU of an uplink less the VXLAN header.
 const USUAL_MTU: u32 = 1450;
-
-/// Configuration of the agent at its start.
-#[derive(Clone, Debug)]
-pub struct Configuration {
-    /// Name of the node.
-    pub node: String,
-    /// Folders of the host.
-    pub paths: Paths,
-    /// Folder of the journal.
-    pub state: PathBuf,
-}
 
 /// Observes the host and performs steps on it.
 #[derive(Debug)]
 pub struct Worker {
-    configuration: Configuration,
+    configuration: HostParts,
     netlink: Netlink,
     processes: Processes,
-    folders: Arc<FolderWatch>,
-    metrics: Arc<Metrics>,
-    health: Arc<Health>,
     journal: Option<Journal>,
     quiet: InactivityClock,
     /// State of the host at the last successful observation.
@@ -70,25 +54,20 @@ struct Position {
 
 impl Worker {
     /// A worker that has not observed the host yet.
-    pub fn new(
-        configuration: Configuration,
-        netlink: Netlink,
-        folders: Arc<FolderWatch>,
-        metrics: Arc<Metrics>,
-        health: Arc<Health>,
-    ) -> Self {
-        Self {
-            configuration,
-            netlink,
+    ///
+    /// # Errors
+    ///
+    /// If the kernel gives no netlink socket.
+    pub fn start(parts: &HostParts) -> Result<Self, NetlinkError> {
+        Ok(Self {
+            configuration: parts.clone(),
+            netlink: Netlink::connect()?,
             processes: Processes::default(),
-            folders,
-            metrics,
-            health,
             journal: None,
             quiet: InactivityClock::new(),
             at: None,
             performed: BTreeSet::new(),
-        }
+        })
     }
 
     /// Steps performed on this host, the newest last.
@@ -133,7 +112,7 @@ impl Worker {
         let mut paths = self.configuration.paths.clone();
         paths.cni_configuration = PathBuf::from(&settings.cni_configuration_directory);
         for folder in [&paths.cni_configuration, &paths.flannel] {
-            if let Err(error) = self.folders.add(folder) {
+            if let Err(error) = self.configuration.folders.add(folder) {
                 tracing::debug!(error = chain(&error), "watching a folder failed");
             }
         }
@@ -144,100 +123,14 @@ impl Worker {
         let journal = opened.and_then(|()| self.finish_interrupted(&seen));
         let at = self.set_position(&seen, &settings);
         let goal = self.goal(spec, orders.as_ref(), at, goals);
-        let (goal, mut failure) = match goal {
+        let (goal, failure) = match goal {
             Ok(goal) => (goal, self.missing_settings(spec)),
             Err(failure) => (Goal::Hold, Some(failure)),
         };
-        let mut message = String::new();
-        for _ in 0..MOST_STEPS {
-            match host::decide(&seen.facts, &settings, goal, &self.remembered()) {
-                HostDecision::Run(step) => {
-                    if failure.is_some() || goals.has_changed().unwrap_or(true) {
-                        message = format!("next: {} ({})", step.name(), step.object());
-                        break;
-                    }
-                    match self.perform(&step, &seen, &paths).await {
-                        Ok(after) => {
-                            seen = after;
-                            self.record_step(&step, &seen, &settings);
-                        }
-                        Err(problem) => failure = Some(problem),
-                    }
-                }
-                HostDecision::Wait(what) => {
-                    message = what;
-                    break;
-                }
-                HostDecision::Settled => {
-                    message = settled(goal);
-                    failure = failure.or_else(|| self.close_changes(goal));
-                    break;
-                }
-                HostDecision::Halt(why) => {
-                    failure = Some(Failure {
-                        category: "Contradiction".to_owned(),
-                        message: why,
-                        retriable: false,
-                    });
-                    break;
-                }
-            }
-            if failure.is_some() {
-                break;
-            }
-        }
-        if let Some(failure) = &failure {
-            message.clone_from(&failure.message);
-        }
-        let at = self.set_position(&seen, &settings);
-        let phase = at.phase;
-        let subject = Subject {
-            node: &self.configuration.node,
-            facts: &seen.facts,
-            settings: &settings,
-            settings_are_known: orders.is_some(),
-            phase,
-            goal,
-        };
-        let mut checks = host_checks::checks(subject);
-        checks.push(host_checks::journal(
-            &self.configuration.node,
-            &self.configuration.state,
-            &journal,
-        ));
-        let fell_back = self.fell_back();
-        Report {
-            phase: Some(phase),
-            message,
-            failure,
-            leftovers: host::leftovers(&seen.facts, &settings),
-            changes: host::changes(&seen.facts, &settings, &self.remembered().unreverted),
-            goal: Some(goal),
-            falls_back_in: orders
-                .filter(|_| fell_back.is_none())
-                .and_then(|orders| self.remaining_patience(&orders, at)),
-            fell_back,
-            checks,
-            facts: Some(seen.facts),
-            ..Report::default()
-        }
-    }
-
-    /// The report while the host cannot be read. The dead man's switch uses the last known state: once its time is over, the next
-    /// successful observation starts the rollback.
-    fn report_unreadable(
-        &mut self,
-        spec: Option<&NodeMigrationSpec>,
-        orders: Option<&Orders>,
-        mut report: Report,
-        goals: &watch::Receiver<WatchedObject>,
-    ) -> Report {
-        if let Some(at) = self.at {
-            // The next successful observation works towards the goal; an unwritable journal is no worse than an unreadable host.
-            let _ = self.goal(spec, orders, at, goals);
-            report.fell_back = self.fell_back();
-        }
-        report
+        let outcome = self
+            .perform_steps(&mut seen, &settings, &paths, goal, goals, failure)
+            .await;
+        self.report(seen, &settings, orders.as_ref(), goal, &journal, outcome)
     }
 
     fn fell_back(&self) -> Option<String> {
@@ -261,41 +154,16 @@ impl Worker {
         position
     }
 
-    /// Records a performed step. A step that is repeated in the same phase is no progress: another program reverts it.
-    fn record_step(&mut self, step: &host::HostStep, seen: &Observation, settings: &HostSettings) {
-        self.set_position(seen, settings);
-        if self.performed.insert((step.name(), step.object())) {
-            self.quiet.record_step();
-        }
-    }
-
     /// The host thread was suspended, and may not know the newest spec yet.
     pub fn record_suspension(&mut self) {
         self.quiet.record_suspension();
     }
 
-    /// Closes the changes in the journal once the host is rolled back and the coordinator knows why.
-    fn close_changes(&mut self, goal: Goal) -> Option<Failure> {
-        let journal = self
-            .journal
-            .as_mut()
-            .filter(|journal| journal.automatic_rollback().is_none())?;
-        if goal != Goal::Flannel {
-            return None;
-        }
-        let error = journal.record_rollback(Timestamp::now()).err()?;
-        Some(Failure {
-            category: error.category().to_owned(),
-            message: chain(&error),
-            retriable: true,
-        })
-    }
-
     async fn observe(&mut self, paths: &Paths) -> Result<Observation, Report> {
-        let timer = self.metrics.observe_duration.start_timer();
+        let timer = self.configuration.metrics.observe_duration.start_timer();
         let seen = observe(paths, &self.netlink, &self.processes).await;
         timer.observe_duration();
-        self.health.set_host_read(seen.is_ok());
+        self.configuration.health.set_host_read(seen.is_ok());
         if let Err(ObserveError::Netlink(_)) = &seen {
             // A failed socket does not recover: the next observation uses a new one.
             match Netlink::connect() {
@@ -305,8 +173,12 @@ impl Worker {
         }
         seen.map_err(|error| {
             let report = Report::unreadable(error.category(), &error);
+            let checks = host_checks::unreadable(&self.configuration.node, &report.message);
             Report {
-                checks: host_checks::unreadable(&self.configuration.node, &report.message),
+                kinds: report_of(NodeStatus {
+                    checks,
+                    ..NodeStatus::default()
+                }),
                 ..report
             }
         })
@@ -325,98 +197,6 @@ impl Worker {
             .resume(journal.last_at(), Timestamp::now(), patience, starts);
         self.journal = Some(journal);
         Ok(())
-    }
-
-    /// Records an interrupted step as finished if the facts show that it is done.
-    fn finish_interrupted(&mut self, seen: &Observation) -> Result<(), String> {
-        let Some(journal) = &mut self.journal else {
-            return Ok(());
-        };
-        let done = journal
-            .open_step()
-            .filter(|step| step.is_proved_by_facts() && step.is_done(&seen.facts))
-            .cloned();
-        let Some(step) = done else {
-            return Ok(());
-        };
-        tracing::info!(step = step.name(), "interrupted step is done");
-        journal
-            .finish(&step, Timestamp::now())
-            .map_err(|error| chain(&error))
-    }
-
-    async fn perform(
-        &mut self,
-        step: &host::HostStep,
-        seen: &Observation,
-        paths: &Paths,
-    ) -> Result<Observation, Failure> {
-        let name = step.name();
-        let object = step.object();
-        let journal = match &mut self.journal {
-            Some(journal) => journal,
-            none => match Journal::open(&self.configuration.state) {
-                Ok(journal) => none.insert(journal),
-                Err(error) => {
-                    return Err(Failure {
-                        category: error.category().to_owned(),
-                        message: format!("{object}: {name} was not started: {}", chain(&error)),
-                        retriable: true,
-                    });
-                }
-            },
-        };
-        let began = std::time::Instant::now();
-        let outcome = apply(step, seen, paths, &self.netlink, &self.processes, journal).await;
-        let label = if outcome.is_ok() { "done" } else { "failed" };
-        self.metrics
-            .step_duration
-            .with_label_values(&[name, label])
-            .observe(began.elapsed().as_secs_f64());
-        match outcome {
-            Ok(after) => {
-                tracing::info!(
-                    step = name,
-                    object,
-                    milliseconds = began.elapsed().as_millis(),
-                    "step done"
-                );
-                Ok(after)
-            }
-            Err(error) => Err(Failure {
-                category: error.category().to_owned(),
-                message: format!("{object}: {}", chain(&error)),
-                retriable: true,
-            }),
-        }
-    }
-}
-
-/// The change that the next observation waits for.
-fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pending {
-    let goal = spec.map(|spec| spec.goal).unwrap_or_default();
-    let reached = match goal {
-        _ if report.fell_back.is_some() => report.changes.is_empty(),
-        Goal::Flannel => report.changes.is_empty(),
-        _ => goal.phase().is_none_or(|wanted| report.phase >= Some(wanted)),
-    };
-    let process = report
-        .facts
-        .as_ref()
-        .is_some_and(|facts| facts.flanneld_running || facts.calico.node_running);
-    match (reached, goal) {
-        (false, _) if process => Pending::Process,
-        (false, _) => Pending::Change,
-        (true, Goal::Hold) => Pending::NoGoal,
-        (true, _) => Pending::GoalReached,
-    }
-}
-
-fn settled(goal: Goal) -> String {
-    match goal.phase() {
-        Some(Phase::Flannel) => "host is in its state before the migration".to_owned(),
-        Some(phase) => format!("host has reached phase {}", phase.as_str()),
-        None => "observing, no changes".to_owned(),
     }
 }
 

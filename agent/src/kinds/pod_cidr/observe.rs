@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::node_migration::Failure;
+use api::node_migration::{Failure, NodeMigrationStatus};
 use engine::words::lines;
 use pod_cidr::host::{self, HostFacts, HostSettings};
 use pod_cidr::tunnel_change::{self, Keeping};
@@ -17,6 +17,7 @@ use crate::host::cnidir;
 use crate::host::files::FileError;
 use crate::host::folders::FolderWatch;
 use crate::host::netlink::{Netlink, NetlinkError};
+use crate::kinds::HostParts;
 use crate::metrics::Metrics;
 use crate::report::{Pending, Report};
 
@@ -53,17 +54,12 @@ pub struct Observer {
 
 impl Observer {
     /// An observer without an observation.
-    pub fn new(
-        cni_configuration: PathBuf,
-        folders: Arc<FolderWatch>,
-        metrics: Arc<Metrics>,
-        health: Arc<Health>,
-    ) -> Self {
+    pub fn new(parts: &HostParts) -> Self {
         Self {
-            cni_configuration,
-            folders,
-            metrics,
-            health,
+            cni_configuration: parts.paths.cni_configuration.clone(),
+            folders: Arc::clone(&parts.folders),
+            metrics: Arc::clone(&parts.metrics),
+            health: Arc::clone(&parts.health),
         }
     }
 
@@ -90,7 +86,10 @@ impl Observer {
                     Keeping::Done | Keeping::NotYet(_) => Pending::NoGoal,
                     Keeping::Changing(_) => Pending::Change,
                 },
-                pod_cidr: Some(facts),
+                kinds: NodeMigrationStatus {
+                    pod_cidr: Some(facts),
+                    ..NodeMigrationStatus::default()
+                },
                 ..Report::default()
             },
             Err(error) => Report::unreadable(error.category(), &error),

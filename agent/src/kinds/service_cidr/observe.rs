@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use api::node_migration::NodeMigrationStatus;
 use engine::found::Found;
 use engine::kernel::{Listed, Tables};
-use kube::Config;
 use runtime::error::chain;
 use service_cidr::host::{
     Connection, HostFacts, HostSettings, IPVS_LINK, LocalTraffic, PodsWithSourceAddresses, ProxyMode,
@@ -23,6 +23,7 @@ use super::{connections, proxy};
 use crate::health::Health;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::slow_read::SlowRead;
+use crate::kinds::HostParts;
 use crate::kinds::pod_cidr::facts::tables;
 use crate::metrics::Metrics;
 use crate::report::{Pending, Report};
@@ -95,29 +96,21 @@ impl std::fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// An observer without an observation. `own_pod` is the UID of the agent's own pod, `config` the agent's address and
-    /// credentials for the API server; `expected` is the question to all agents.
-    pub fn new(
-        proc: PathBuf,
-        own_pod: String,
-        config: &Config,
-        expected: watch::Receiver<WatchedRecord>,
-        metrics: Arc<Metrics>,
-        health: Arc<Health>,
-    ) -> Self {
-        let host = config.cluster_url.host().unwrap_or_default();
+    /// An observer without an observation. `expected` is the question to all agents.
+    pub fn new(parts: &HostParts, expected: watch::Receiver<WatchedRecord>) -> Self {
+        let host = parts.config.cluster_url.host().unwrap_or_default();
         Self {
-            proc,
-            own_pod,
+            proc: parts.paths.proc.clone(),
+            own_pod: parts.pod_uid.clone(),
             api_server: host.trim_matches(['[', ']']).to_owned(),
             expected,
-            kubelet: Kubelet::new(config),
+            kubelet: Kubelet::new(&parts.config),
             rules: None,
             looker: ProcessReader::default(),
             carriers: SlowRead::new("the environments and name servers of pods"),
             connections: SlowRead::new("the kernel's list of connections"),
-            metrics,
-            health,
+            metrics: Arc::clone(&parts.metrics),
+            health: Arc::clone(&parts.health),
         }
     }
 
@@ -145,7 +138,10 @@ impl Observer {
             Ok(facts) => Report {
                 message: "observing Services, no changes".to_owned(),
                 pending: pending(facts.expected_digest.is_some(), &facts.missing_ports),
-                service_cidr: Some(facts),
+                kinds: NodeMigrationStatus {
+                    service_cidr: Some(facts),
+                    ..NodeMigrationStatus::default()
+                },
                 ..Report::default()
             },
             Err(error) => Report::unreadable(error.category(), &error),

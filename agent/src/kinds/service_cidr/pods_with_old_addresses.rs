@@ -177,7 +177,7 @@ fn read_process(
     };
     match process.environment(allowance, |entries| environment::by_environment(entries, left)) {
         ReadResult::Value(Environment::Parsed(address)) => {
-            found.add_address(AddressOrigin::Environment, address)
+            found.add_address(AddressOrigin::Environment, address);
         }
         ReadResult::Value(Environment::Overwritten) => found.unread(OVERWRITTEN),
         ReadResult::Missing => {}
@@ -191,7 +191,7 @@ fn read_process(
     }
     match process.resolver() {
         ReadResult::Value(text) => {
-            found.add_address(AddressOrigin::Resolver, environment::by_resolver(&text, left))
+            found.add_address(AddressOrigin::Resolver, environment::by_resolver(&text, left));
         }
         ReadResult::Missing => {}
         ReadResult::Refused(what) => found.unread(&needs_rights(&what)),

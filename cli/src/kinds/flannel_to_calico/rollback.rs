@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::{NodeMigration, names};
 use engine::drain::{self, Pod};
 use engine::words::number;
@@ -73,9 +74,11 @@ async fn count(cluster: &Cluster, nodes: &[&NodeMigration]) -> Result<BTreeMap<S
 fn facts(object: &NodeMigration) -> Option<&HostFacts> {
     let status = object.status.as_ref()?;
     status
+        .flannel_to_calico
+        .or_empty()
         .facts
         .as_ref()
-        .filter(|_| status.phase != Some(Phase::Flannel))
+        .filter(|_| status.flannel_to_calico.or_empty().phase != Some(Phase::Flannel))
 }
 
 /// Counts pods as the coordinator does: a pod is of flannel if the agent reports its address as such.
@@ -117,7 +120,7 @@ fn text(
 ) -> String {
     let row = |object: &&NodeMigration| {
         let status = object.status.as_ref();
-        let phase = status.and_then(|status| status.phase);
+        let phase = status.and_then(|status| status.flannel_to_calico.or_empty().phase);
         let (stay, evicted) = match (phase, facts(object), counted) {
             (Some(Phase::Flannel), _, _) => ("all".to_owned(), "0".to_owned()),
             (_, Some(_), Ok(counted)) => numbers(counted.get(&object.spec.node_name).copied()),
@@ -129,7 +132,7 @@ fn text(
         };
         let reported = facts(object).and_then(|_| reported_at(object));
         let reported = reported.map_or_else(|| "-".to_owned(), |at| format!("{} ago", age(at, now)));
-        let changes = status.map_or(0, |status| status.changes.len());
+        let changes = status.map_or(0, |status| status.flannel_to_calico.or_empty().changes.len());
         let mut cells = vec![
             object.spec.node_name.clone(),
             phase.map_or("-", Phase::as_str).to_owned(),
@@ -214,8 +217,10 @@ mod tests {
             ] },
             "spec": { "nodeName": name, "migration": "m" },
             "status": {
-                "observedGeneration": 1, "agentVersion": "0.1.0", "message": "", "phase": phase, "facts": phase.map(|_| facts),
-                "changes": ["link vxlan.calico", "conflist"],
+                "observedGeneration": 1, "agentVersion": "0.1.0", "message": "",
+                "flannelToCalico": {
+                    "phase": phase, "facts": phase.map(|_| facts), "changes": ["link vxlan.calico", "conflist"],
+                },
             },
         }))
         .unwrap()

@@ -185,7 +185,7 @@ mod tests {
             status.phase = MigrationPhase::RollingBack;
             "28/40 pods".clone_into(&mut status.progress.text);
             let stage = status.pod_cidr.as_mut().unwrap().stage.as_mut().unwrap();
-            stage.direction = api::migration::Direction::Back;
+            stage.direction = api::migration::Direction::Rollback;
         });
         assert_eq!(view.end(), None);
         insta::assert_snapshot!(line(&view), @"Migration pod-cidr: RollingBack, Move (rollback), 28/40 pods rolled back: DisruptionBudget: eviction of pod default/web-1 refused since 2026-03-01T10:04:10Z: PodDisruptionBudget default/web allows 0 disruptions (2 healthy, 2 needed, 2 expected)");
@@ -214,7 +214,7 @@ mod tests {
             let status = migration.status.as_mut().unwrap();
             status.phase = MigrationPhase::Halted;
             let stage = status.pod_cidr.as_mut().unwrap().stage.as_mut().unwrap();
-            stage.direction = api::migration::Direction::Back;
+            stage.direction = api::migration::Direction::Rollback;
         });
         assert_eq!(halted.end(), Some(Outcome::Failed));
         assert!(

@@ -43,9 +43,9 @@ impl Pass<'_> {
         let has_turned = known.automatic_rollback.is_some();
         match self.migration.spec.desired {
             // Half a conversion is no state to stay in.
-            Desired::Rollback | Desired::Abort => Direction::Back,
-            Desired::Plan | Desired::Run | Desired::Pause if has_turned => Direction::Back,
-            Desired::Plan | Desired::Run | Desired::Pause => Direction::There,
+            Desired::Rollback | Desired::Abort => Direction::Rollback,
+            Desired::Plan | Desired::Run | Desired::Pause if has_turned => Direction::Rollback,
+            Desired::Plan | Desired::Run | Desired::Pause => Direction::Forward,
         }
     }
 }
@@ -53,10 +53,10 @@ impl Pass<'_> {
 /// The phase of the Migration in this stage.
 fn phase(stage: Stage, direction: Direction) -> MigrationPhase {
     match (direction, stage) {
-        (Direction::Back, _) => MigrationPhase::RollingBack,
-        (Direction::There, Stage::Prepare | Stage::Convert) => MigrationPhase::Preparing,
-        (Direction::There, Stage::Nodes | Stage::Controllers) => MigrationPhase::Rolling,
-        (Direction::There, Stage::Open | Stage::CleanUp) => MigrationPhase::Finishing,
+        (Direction::Rollback, _) => MigrationPhase::RollingBack,
+        (Direction::Forward, Stage::Prepare | Stage::Convert) => MigrationPhase::Preparing,
+        (Direction::Forward, Stage::Nodes | Stage::Controllers) => MigrationPhase::Rolling,
+        (Direction::Forward, Stage::Open | Stage::CleanUp) => MigrationPhase::Finishing,
     }
 }
 
@@ -90,7 +90,7 @@ pub async fn advance(
     let stores = pass.stores(memory, &mut known).await;
     let work = memory.kinds.of::<ReadCache>().worker.state().await;
     if let Some(why) = memory.kinds.of::<ReadCache>().worker.take_rollback_reason()
-        && pass.direction(&known) == Direction::There
+        && pass.direction(&known) == Direction::Forward
     {
         known.automatic_rollback = Some(AutomaticRollback {
             at: pass.now,
@@ -140,7 +140,7 @@ pub async fn advance(
     };
     let next = decide(&view, &policy);
     let direction = if is_past {
-        Direction::There
+        Direction::Forward
     } else {
         pass.direction(&known)
     };
@@ -156,7 +156,7 @@ pub async fn advance(
     }
     // On the way back lost probes stop nothing.
     if let Some(stop) = held.stop
-        && direction == Direction::There
+        && direction == Direction::Forward
         && status.phase != MigrationPhase::Halted
         && !status.phase.is_over()
     {
@@ -206,8 +206,8 @@ fn report(decision: Decision<Step>, status: &mut MigrationStatus) {
 
 fn progress(status: &mut MigrationStatus, observed: &Observed, direction: Direction) {
     let target = match direction {
-        Direction::There => Calico::V3,
-        Direction::Back => Calico::V2,
+        Direction::Forward => Calico::V3,
+        Direction::Rollback => Calico::V2,
     };
     let done = observed.nodes.iter().filter(|node| node.is_done(target)).count();
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -270,12 +270,12 @@ impl Pass<'_> {
             return Ok(());
         }
         status.message = match direction {
-            Direction::There => format!(
+            Direction::Forward => format!(
                 "Calico works with etcd v3. Every node runs {}. etcd v2 is unchanged, except its Ready flag. Most waiting pods: \
                  {}",
                 known.settings.to_image.value, known.max_pods_without_network
             ),
-            Direction::Back => {
+            Direction::Rollback => {
                 let why = known
                     .automatic_rollback
                     .as_ref()
@@ -287,8 +287,8 @@ impl Pass<'_> {
         crash_point::reach(Step::Finish.name(), Edge::Changed, None).await;
         stages::finish(&mut known.stage, &mut known.history, self.now);
         status.phase = match direction {
-            Direction::There => MigrationPhase::Completed,
-            Direction::Back => MigrationPhase::RolledBack,
+            Direction::Forward => MigrationPhase::Completed,
+            Direction::Rollback => MigrationPhase::RolledBack,
         };
         status.completed_at = Some(self.now);
         status.reason = String::new();

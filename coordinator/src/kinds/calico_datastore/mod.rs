@@ -22,8 +22,9 @@ mod worker;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ::calico_datastore::api::CalicoDatastoreHost;
 use api::migration::{CalicoDatastore, CalicoDatastoreStatus, MigrationPhase};
-use api::node_migration::{CalicoDatastoreHost, NodeMigrationSpec};
+use api::node_migration::NodeMigrationSpec;
 use api::traffic::TrafficGate;
 use api::{Migration, MigrationStatus, NodeMigration};
 use calico_datastore::cluster::checks::{self, CheckPolicy};

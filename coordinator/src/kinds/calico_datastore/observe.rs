@@ -142,7 +142,7 @@ impl Pass<'_> {
         let is_ours = known.record.as_ref() == Some(&record.id);
         match record.phase {
             // An aborted record from before this migration does not concern it.
-            Phase::Aborted if is_ours && self.direction(known) == Direction::There => {
+            Phase::Aborted if is_ours && self.direction(known) == Direction::Forward => {
                 let why = record
                     .why
                     .clone()

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ::flannel_to_calico::api::{NodeSpec, OrEmpty as _};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, names};
 use flannel_to_calico::host::HostSettings;
@@ -39,7 +40,9 @@ pub async fn adopt_node_migrations(
             .await?;
     }
     // Without settings, an agent only observes its host.
-    node_migrations::sync(context, cache, migration, |_| {}).await
+    // From the start: the agent reports about flannel and Calico, which the checks need.
+    let ask = |spec: &mut NodeMigrationSpec| spec.flannel_to_calico = Some(NodeSpec::default());
+    node_migrations::sync(context, cache, migration, ask).await
 }
 
 /// The same while the migration runs; a Node that joined is prepared like the others at the start. Returns the Nodes
@@ -115,11 +118,12 @@ pub async fn write_settings(
 ) -> Result<(), WriteError> {
     let wanted = Some(HostSettings::of(settings));
     for object in cache.node_migrations.state() {
-        if belongs_to(&object, migration) && object.spec.flannel_to_calico != wanted {
-            let spec = NodeMigrationSpec {
-                flannel_to_calico: wanted.clone(),
-                ..object.spec.clone()
-            };
+        if belongs_to(&object, migration) && object.spec.flannel_to_calico.or_empty().host != wanted {
+            let mut spec = object.spec.clone();
+            spec.flannel_to_calico
+                .get_or_insert_default()
+                .host
+                .clone_from(&wanted);
             node_migrations::update_spec(context, &object, &spec).await?;
         }
     }

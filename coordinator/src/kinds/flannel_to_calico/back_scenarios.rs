@@ -58,7 +58,10 @@ fn assert_as_before(before: &BTreeMap<String, Value>, api: &FakeApi, when: &str)
         let Some(object) = api.get(&node_migration(node)) else {
             continue;
         };
-        assert_eq!(object["spec"]["goal"], "Hold", "{when}: {object}");
+        assert_eq!(
+            object["spec"]["flannelToCalico"]["goal"], "Hold",
+            "{when}: {object}"
+        );
         assert_ne!(object["spec"]["started"], true, "{when}: {object}");
         assert_ne!(object["spec"]["rollingBack"], true, "{when}: {object}");
     }
@@ -173,7 +176,7 @@ async fn abort_rolls_back_started_nodes_and_keeps_finished_ones() {
     let mut memory = Memory::default();
     let in_work = |node: &str| {
         let object = api.get(&node_migration(node)).unwrap_or_default();
-        object["spec"]["started"] == true && object["spec"]["goal"] == "Swapped"
+        object["spec"]["started"] == true && object["spec"]["flannelToCalico"]["goal"] == "Swapped"
     };
     while !in_work("b") {
         let _ = pass(&api.context(), &api.cache(), &mut memory).await;
@@ -187,7 +190,7 @@ async fn abort_rolls_back_started_nodes_and_keeps_finished_ones() {
         "node a is finished and stays: {}",
         node("a")
     );
-    assert_eq!(node("b")["status"]["phase"], "Flannel");
+    assert_eq!(node("b")["status"]["flannelToCalico"]["phase"], "Flannel");
     assert!(node("b")["spec"]["returnedAt"].is_string(), "{}", node("b"));
     let status = api.get(MIGRATION).unwrap()["status"].clone();
     assert_eq!(
@@ -207,8 +210,8 @@ async fn a_named_node_is_rolled_back_kept_and_migrated_again_on_request() {
     ask(&api, &json!({ "rollbackNodes": ["a"] }));
     passes(&api, 30).await;
     let node = |name: &str| api.get(&node_migration(name)).unwrap();
-    assert_eq!(node("a")["status"]["phase"], "Flannel");
-    assert_eq!(node("b")["status"]["phase"], "Mixed");
+    assert_eq!(node("a")["status"]["flannelToCalico"]["phase"], "Flannel");
+    assert_eq!(node("b")["status"]["flannelToCalico"]["phase"], "Mixed");
     let status = api.get(MIGRATION).unwrap()["status"].clone();
     assert_eq!(status["reason"], "Paused");
     assert!(
@@ -217,7 +220,7 @@ async fn a_named_node_is_rolled_back_kept_and_migrated_again_on_request() {
     );
     ask(&api, &json!({ "rollbackNodes": null }));
     run_until(&api, "Mixed").await.unwrap();
-    assert_eq!(node("a")["status"]["phase"], "Mixed");
+    assert_eq!(node("a")["status"]["flannelToCalico"]["phase"], "Mixed");
 }
 
 #[tokio::test]

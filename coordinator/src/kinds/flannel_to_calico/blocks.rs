@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ::calico::node_of;
-use api::node_migration::SavedNodeState;
+use ::flannel_to_calico::api::SavedNodeState;
 use flannel_to_calico::import::claimed;
 use flannel_to_calico::objects::{affinity, block_name, hostname_hash};
 use flannel_to_calico::settings::Settings;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::NodeMigration;
 use engine::check::Check;
 use engine::check::policies::PolicyState;
@@ -55,8 +56,12 @@ pub async fn dereference(
         ipam_blocks,
         permissions,
         policies,
-        hosts: read::from_reports(&reports, |status| status.facts.clone()),
-        host_checks: read::from_reports(&reports, |status| Some(status.checks.clone())),
+        hosts: read::from_reports(&reports, |status| {
+            status.flannel_to_calico.or_empty().facts.clone()
+        }),
+        host_checks: read::from_reports(&reports, |status| {
+            Some(status.flannel_to_calico.or_empty().checks.clone())
+        }),
     }))
 }
 

@@ -9,7 +9,7 @@ mod restore;
 
 use std::sync::Arc;
 
-use api::node_migration::LabelRecord;
+use ::flannel_to_calico::api::LabelRecord;
 use api::{Migration, MigrationStatus, names};
 use engine::words;
 use flannel_to_calico::objects;

@@ -117,7 +117,7 @@ async fn the_label_of_a_finished_node_is_restored_to_calico() {
 async fn the_label_of_a_started_node_is_restored_to_none() {
     let (api, mut memory) = half_way().await;
     for _ in 0..20 {
-        if api.get(&node_migration("b")).unwrap()["spec"]["goal"] == "Held" {
+        if api.get(&node_migration("b")).unwrap()["spec"]["flannelToCalico"]["goal"] == "Held" {
             break;
         }
         look(&api, &mut memory).await;
@@ -300,7 +300,10 @@ async fn a_goal_changed_by_a_user_is_not_drift_of_the_label() {
         look(&api, &mut memory).await;
         world_moves(&api);
     }
-    api.edit(&node_migration("b"), &json!({ "spec": { "goal": "Hold" } }));
+    api.edit(
+        &node_migration("b"),
+        &json!({ "spec": { "flannelToCalico": { "goal": "Hold" } } }),
+    );
     look(&api, &mut memory).await;
     assert_eq!(label(&api, "b"), "calico");
     assert_eq!(status(&api)["drift"], Value::Null);

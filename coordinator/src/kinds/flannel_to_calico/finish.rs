@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::migration::MigrationPhase;
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, names};
@@ -179,6 +180,7 @@ async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<
         let Some(ipv6) = spec
             .flannel_to_calico
             .as_mut()
+            .and_then(|of_kind| of_kind.host.as_mut())
             .and_then(|host| host.ipv6.as_mut())
         else {
             continue;
@@ -200,10 +202,18 @@ fn remaining(snapshot: &Snapshot) -> Option<String> {
             continue;
         }
         let report = object.status.clone().unwrap_or_default();
-        let subnets = report.facts.as_ref().map(|facts| facts.calico.subnet_routes);
-        if !report.leftovers.is_empty() {
-            lines.push(format!("node {node}: {}", words::names(&report.leftovers)));
-        } else if report.phase != Some(Phase::Calico) {
+        let subnets = report
+            .flannel_to_calico
+            .or_empty()
+            .facts
+            .as_ref()
+            .map(|facts| facts.calico.subnet_routes);
+        if !report.flannel_to_calico.or_empty().leftovers.is_empty() {
+            lines.push(format!(
+                "node {node}: {}",
+                words::names(&report.flannel_to_calico.or_empty().leftovers)
+            ));
+        } else if report.flannel_to_calico.or_empty().phase != Some(Phase::Calico) {
             lines.push(format!(
                 "node {node}: its agent does not report phase Calico: {}",
                 report.message
@@ -229,11 +239,11 @@ async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), Wri
 /// Ends all orders of the agents: a network installed later does not concern them.
 pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
     for object in snapshot.node_migrations.values() {
-        let spec = NodeMigrationSpec {
-            goal: Goal::Hold,
+        let mut spec = NodeMigrationSpec {
             probes: Vec::new(),
             ..object.spec.clone()
         };
+        spec.flannel_to_calico.get_or_insert_default().goal = Goal::Hold;
         update_spec(context, object, &spec).await?;
     }
     Ok(())

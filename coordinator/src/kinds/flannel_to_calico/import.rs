@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::node_migration::NodeMigrationSpec;
 use flannel_to_calico::import::{
     ImportedAddress, address_outside_blocks, imported_as, invalid_sandbox, reserved_handle,
@@ -44,7 +45,11 @@ pub async fn import(
             continue;
         }
         // The handle first: an address without a handle is never released.
-        for (handle, addresses) in count(&of_block, &spec.imported_addresses, block) {
+        for (handle, addresses) in count(
+            &of_block,
+            &spec.flannel_to_calico.or_empty().imported_addresses,
+            block,
+        ) {
             if let Some(message) = write_handle(context, node, &own, &handle, block, addresses).await? {
                 return Ok(Outcome::Blocked(message));
             }
@@ -53,9 +58,17 @@ pub async fn import(
         if let Some(message) = write_block(context, &read, change).await? {
             return Ok(Outcome::Blocked(message));
         }
-        spec.imported_addresses.extend(of_block.iter().map(imported_as));
+        spec.flannel_to_calico
+            .get_or_insert_default()
+            .imported_addresses
+            .extend(of_block.iter().map(imported_as));
     }
-    let is_imported = |allocation: &&Allocation| spec.imported_addresses.contains(&imported_as(allocation));
+    let is_imported = |allocation: &&Allocation| {
+        spec.flannel_to_calico
+            .or_empty()
+            .imported_addresses
+            .contains(&imported_as(allocation))
+    };
     match allocations.iter().find(|allocation| !is_imported(allocation)) {
         Some(allocation) => Ok(Outcome::Blocked(format!(
             "node {node}: none of its IPAMBlocks holds address {} of handle {}; see `kubectl get \
@@ -91,11 +104,15 @@ pub async fn release(
             return Ok(Outcome::Blocked(message));
         }
     }
-    spec.imported_addresses
+    spec.flannel_to_calico
+        .get_or_insert_default()
+        .imported_addresses
         .retain(|imported| !addresses.contains(imported));
     for imported in addresses {
         // A handle with several addresses (reserved ones) is deleted with the last.
         if !spec
+            .flannel_to_calico
+            .or_empty()
             .imported_addresses
             .iter()
             .any(|kept| kept.handle == imported.handle)
@@ -274,7 +291,7 @@ mod tests {
     }
 
     fn spec(imported: &[ImportedAddress]) -> NodeMigrationSpec {
-        serde_json::from_value(json!({ "nodeName": "a", "migration": "m", "importedAddresses": imported }))
+        serde_json::from_value(json!({ "nodeName": "a", "migration": "m", "flannelToCalico": { "importedAddresses": imported } }))
             .unwrap()
     }
 
@@ -311,7 +328,7 @@ mod tests {
         }
         assert_eq!(api.get(&handle_path()), before);
         assert_eq!(api.take_changes(), []);
-        assert_eq!(spec.imported_addresses, []);
+        assert_eq!(spec.flannel_to_calico.or_empty().imported_addresses, []);
     }
 
     /// The agent withdraws the sandbox: an earlier version may have imported it.
@@ -329,7 +346,7 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(outcome, Outcome::Written);
-        assert_eq!(spec.imported_addresses, []);
+        assert_eq!(spec.flannel_to_calico.or_empty().imported_addresses, []);
         let handle = api.get(&handle_path()).unwrap();
         assert_eq!(handle["spec"]["block"], json!({ "10.244.2.0/26": 1 }));
 

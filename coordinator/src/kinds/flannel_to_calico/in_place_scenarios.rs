@@ -156,7 +156,7 @@ async fn an_address_of_another_owner_stops_the_node_and_is_named() {
     }
     let node = api.get(&super::scenarios::node_migration("a")).unwrap();
     assert_eq!(
-        node["spec"]["goal"], "Held",
+        node["spec"]["flannelToCalico"]["goal"], "Held",
         "swapped in spite of the conflict: {node}"
     );
     assert_eq!(node["spec"]["step"]["reason"], "CalicoObjects");

@@ -13,8 +13,8 @@ const SLOW: &str = "/test/slow";
 
 /// Routes that an agent has added: as ordered, or as before if it is slow.
 pub(super) fn subnet_routes(api: &FakeApi, node: &str) -> SubnetRoutes {
-    let wanted =
-        &api.get(&node_migration(node)).unwrap_or_default()["spec"]["flannelToCalico"]["ipv6"]["flannelPods"];
+    let wanted = &api.get(&node_migration(node)).unwrap_or_default()["spec"]["flannelToCalico"]["host"]["ipv6"]
+        ["flannelPods"];
     let is_laid = *wanted == json!(true) || (wanted.is_boolean() && api.get(SLOW).is_some());
     SubnetRoutes {
         found: u32::from(is_laid),
@@ -54,7 +54,8 @@ fn dual_stack() -> FakeApi {
 fn flannel_pods(api: &FakeApi) -> Vec<Value> {
     ["a", "b"]
         .map(|node| {
-            api.get(&node_migration(node)).unwrap()["spec"]["flannelToCalico"]["ipv6"]["flannelPods"].clone()
+            api.get(&node_migration(node)).unwrap()["spec"]["flannelToCalico"]["host"]["ipv6"]["flannelPods"]
+                .clone()
         })
         .to_vec()
 }

@@ -137,7 +137,7 @@ impl Kind for FlannelToCalico {
     }
 
     fn write_orders(&self, settings: &Settings, spec: &mut NodeMigrationSpec) {
-        spec.flannel_to_calico = Some(HostSettings::of(settings));
+        spec.flannel_to_calico.get_or_insert_default().host = Some(HostSettings::of(settings));
     }
 
     fn save(&self, settings: Settings, status: &mut MigrationStatus) {

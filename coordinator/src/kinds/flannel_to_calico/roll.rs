@@ -10,6 +10,7 @@ mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::migration::{FlannelToCalico, MigrationPhase, Strategy};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
@@ -157,7 +158,10 @@ pub async fn roll(
 
 /// Whether a node is on flannel and unchanged.
 fn is_untouched(object: &NodeMigration) -> bool {
-    let phase = object.status.as_ref().and_then(|status| status.phase);
+    let phase = object
+        .status
+        .as_ref()
+        .and_then(|status| status.flannel_to_calico.or_empty().phase);
     phase == Some(Phase::Flannel) && !object.spec.started
 }
 
@@ -273,15 +277,15 @@ async fn start_nodes(
         if drafts.has(node) {
             continue;
         }
-        let spec = NodeMigrationSpec {
+        let mut spec = NodeMigrationSpec {
             started: true,
             skipped: false,
             returned_at: None,
-            automatic_rollback: None,
             started_at: object.spec.started_at.or(Some(now)),
             step: Some(step_now(Stage::Cordon.as_str(), now)),
             ..object.spec.clone()
         };
+        spec.flannel_to_calico.get_or_insert_default().automatic_rollback = None;
         let write = write_spec(context, object, &spec);
         let written = context
             .obstacles

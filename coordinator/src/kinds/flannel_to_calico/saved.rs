@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use ::calico::family::{IPV4, IPV6};
 use ::calico::node_of;
-use api::node_migration::{NodeMigrationSpec, SavedNodeState};
+use ::flannel_to_calico::api::OrEmpty as _;
+use ::flannel_to_calico::api::SavedNodeState;
 use api::{Migration, NodeMigration};
 use flannel_to_calico::objects;
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -106,10 +107,8 @@ async fn write_of_nodes(
     let writes = objects.into_iter().filter_map(|(node, object)| {
         let mut before = of_nodes.remove(&node)?;
         before.blocks.sort();
-        let spec = NodeMigrationSpec {
-            saved_state: Some(before),
-            ..object.spec.clone()
-        };
+        let mut spec = object.spec.clone();
+        spec.flannel_to_calico.get_or_insert_default().saved_state = Some(before);
         Some((object, spec))
     });
     futures::stream::iter(writes)
@@ -128,7 +127,15 @@ pub fn of_node(
 ) -> Option<SavedNodeState> {
     if before.contains_key(NODES) {
         // A node that joined later had no state of Calico; a node outside this migration keeps its own.
-        return object.map(|object| object.spec.saved_state.clone().unwrap_or_default());
+        return object.map(|object| {
+            object
+                .spec
+                .flannel_to_calico
+                .or_empty()
+                .saved_state
+                .clone()
+                .unwrap_or_default()
+        });
     }
     let had = value(before, NODE_ANNOTATIONS)?;
     let annotations = had.get(node).cloned().unwrap_or_else(|| json!({}));
@@ -382,7 +389,10 @@ mod tests {
         let saved = of_node(&before, "a", Some(&object("a"))).unwrap();
         assert_eq!(saved.annotations, text(&[("projectcalico.org/x", "1")]));
         assert_eq!(saved.blocks, ["10-9-0-0-26"]);
-        assert_eq!(object("b").spec.saved_state, Some(SavedNodeState::default()));
+        assert_eq!(
+            object("b").spec.flannel_to_calico.or_empty().saved_state,
+            Some(SavedNodeState::default())
+        );
     }
 
     #[tokio::test]
@@ -401,7 +411,7 @@ mod tests {
             context.obstacles.begin_pass();
             read(&context, &api.cache(), &migration).await.unwrap();
             let objects = api.below("/apis/replumb.dev/v1alpha1/nodemigrations");
-            let is_saved = |object: &&Value| object["spec"]["savedState"].is_object();
+            let is_saved = |object: &&Value| object["spec"]["flannelToCalico"]["savedState"].is_object();
             let saved = objects.iter().filter(is_saved).count();
             if context.obstacles.is_clear() {
                 assert_eq!(saved, objects.len());
@@ -417,7 +427,7 @@ mod tests {
     fn state_of_a_node_is_read_from_where_it_was_saved() {
         let object = |before: Value| -> NodeMigration {
             serde_json::from_value(json!({
-                "metadata": { "name": "a" }, "spec": { "nodeName": "a", "migration": "m", "savedState": before },
+                "metadata": { "name": "a" }, "spec": { "nodeName": "a", "migration": "m", "flannelToCalico": { "savedState": before } },
             }))
             .unwrap()
         };

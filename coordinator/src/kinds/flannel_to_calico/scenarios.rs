@@ -245,7 +245,8 @@ pub(super) fn world_moves(api: &FakeApi) {
         if api.get(&log).is_none() {
             put_pod(api, "default", &format!("log-{name}"), name, "log", false, None);
         }
-        let phase = api.get(&node_migration(name)).unwrap_or_default()["status"]["phase"].clone();
+        let phase =
+            api.get(&node_migration(name)).unwrap_or_default()["status"]["flannelToCalico"]["phase"].clone();
         let number = number_of(name);
         if api.get(&log).unwrap()["status"]["podIP"].is_null() {
             let address = match phase.as_str() {
@@ -284,8 +285,14 @@ pub(super) fn has_calicos_pod(api: &FakeApi, node: &str) -> bool {
 fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
     let path = node_migration(name);
     let Some(object) = api.get(&path) else { return };
-    let phase = object["status"]["phase"].as_str().unwrap_or("Flannel").to_owned();
-    let goal = object["spec"]["goal"].as_str().unwrap_or("Hold").to_owned();
+    let phase = object["status"]["flannelToCalico"]["phase"]
+        .as_str()
+        .unwrap_or("Flannel")
+        .to_owned();
+    let goal = object["spec"]["flannelToCalico"]["goal"]
+        .as_str()
+        .unwrap_or("Hold")
+        .to_owned();
     let next = match (phase.as_str(), goal.as_str()) {
         (phase, "Flannel") if api.get(calico_pod).is_some() => phase,
         // The CNI folder first: new pods wait, and pods of Calico are evicted. Then the rest.
@@ -314,18 +321,26 @@ fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
     api.edit(
         &path,
         &json!({ "status": {
-            "phase": next,
             "message": "as told",
             "probes": probes,
             "traffic": traffic_scenarios::report(api, name, &object),
-            "goal": goal,
-            "changes": if next == "Flannel" { json!([]) } else { json!(["link vxlan.calico"]) },
+            "flannelToCalico": {
+                "phase": next,
+                "goal": goal,
+                "changes": if next == "Flannel" { json!([]) } else { json!(["link vxlan.calico"]) },
+            },
         } }),
     );
     if let Some(facts) = in_place_scenarios::facts(api, name, next) {
         // A report replaces the previous one; an edit alone would merge them.
-        api.edit(&path, &json!({ "status": { "facts": null } }));
-        api.edit(&path, &json!({ "status": { "facts": facts } }));
+        api.edit(
+            &path,
+            &json!({ "status": { "flannelToCalico": { "facts": null } } }),
+        );
+        api.edit(
+            &path,
+            &json!({ "status": { "flannelToCalico": { "facts": facts } } }),
+        );
     }
 }
 
@@ -376,8 +391,11 @@ pub(super) fn story(changes: &[(String, Value)]) -> Vec<String> {
             }
         } else if path.ends_with("/eviction") {
             lines.push(format!("evict {}", path.rsplit('/').nth(1).unwrap()));
-        } else if call.contains("/nodemigrations/") && body["spec"]["goal"].is_string() {
-            lines.push(format!("goal {last} {}", body["spec"]["goal"].as_str().unwrap()));
+        } else if call.contains("/nodemigrations/") && body["spec"]["flannelToCalico"]["goal"].is_string() {
+            lines.push(format!(
+                "goal {last} {}",
+                body["spec"]["flannelToCalico"]["goal"].as_str().unwrap()
+            ));
         } else if call.contains("/daemonsets/") {
             let verb = if call.starts_with("DELETE") {
                 "delete"

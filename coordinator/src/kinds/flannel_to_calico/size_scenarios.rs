@@ -68,8 +68,8 @@ fn agents_report(api: &FakeApi, nodes: usize) {
     for number in 0..nodes {
         let path = node_migration(&name(number));
         let Some(object) = api.get(&path) else { continue };
-        if object["status"]["phase"] == Value::Null {
-            let status = json!({ "phase": "Flannel", "message": "as it was", "goal": "Hold", "changes": [] });
+        if object["status"]["flannelToCalico"]["phase"] == Value::Null {
+            let status = json!({ "message": "as it was", "flannelToCalico": { "phase": "Flannel", "goal": "Hold", "changes": [] } });
             api.edit(&path, &json!({ "status": status }));
         }
         let report = traffic_scenarios::report(api, &name(number), &object);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::migration::{Desired, Strategy};
 use api::{Migration, names};
 use engine::traffic::Generation;
@@ -45,7 +46,10 @@ pub fn fates<'snapshot>(
             (None, true, false) => NodeProgress::There,
             (None, false, _) => NodeProgress::Idle,
         };
-        let host = object.status.as_ref().and_then(|status| status.facts.as_ref());
+        let host = object
+            .status
+            .as_ref()
+            .and_then(|status| status.flannel_to_calico.or_empty().facts.as_ref());
         let place = Place {
             progress: stand,
             in_place: strategy == Strategy::InPlace,

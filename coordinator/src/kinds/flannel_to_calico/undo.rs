@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ::flannel_to_calico::api::SavedNodeState;
 use api::migration::MigrationPhase;
-use api::node_migration::SavedNodeState;
 use api::{Migration, MigrationStatus, names};
 use crash_point::Edge;
 use engine::decision::WaitReason;

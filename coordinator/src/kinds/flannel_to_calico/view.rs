@@ -1,5 +1,6 @@
 //! View of one node for its decision, from the stores. Reads only its arguments.
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::names;
 use engine::drain;
 use engine::probe::Prober;
@@ -31,7 +32,8 @@ pub fn view<'snapshot>(
     let node = snapshot.nodes.get(name)?;
     let object = snapshot.node_migrations.get(name)?;
     let status = object.status.clone().unwrap_or_default();
-    let host = status.facts.as_ref();
+    let of_host = status.flannel_to_calico.unwrap_or_default();
+    let host = of_host.facts.as_ref();
     let wanted = host.map(|host| {
         let claimed = import::claimed(&facts::nodes::node(node), &settings.pod_networks());
         import::wanted(name, &claimed, host)
@@ -49,24 +51,24 @@ pub fn view<'snapshot>(
         unschedulable: cordon::is_unschedulable(node),
         cordoned_by_replumb: cordon::is_by(node, migration),
         network: network_label(node),
-        goal: object.spec.goal,
+        goal: object.spec.flannel_to_calico.or_empty().goal,
         agent: AgentReport {
             ready: snapshot.agent_ready(name),
-            phase: status.phase,
+            phase: of_host.phase,
             message: status.message,
             failure: status
                 .failure
                 .filter(|failure| !failure.retriable)
                 .map(|failure| failure.message),
-            failing_checks: status
+            failing_checks: of_host
                 .checks
                 .iter()
                 .filter(|check| !check.verdict.allows())
                 .map(engine::check::Check::line)
                 .collect(),
-            goal: status.goal,
-            changes: status.changes,
-            fell_back: status.automatic_rollback,
+            goal: of_host.goal,
+            changes: of_host.changes,
+            fell_back: of_host.automatic_rollback,
             has_calico_pods: host.is_some_and(|host| !host.calico.pods.is_empty()),
         },
         residents: drain::residents(snapshot.pods_on(name), name),
@@ -82,11 +84,21 @@ pub fn view<'snapshot>(
         ),
         to_import: wanted
             .as_ref()
-            .map(|wanted| import::missing(wanted, &object.spec.imported_addresses))
+            .map(|wanted| {
+                import::missing(
+                    wanted,
+                    &object.spec.flannel_to_calico.or_empty().imported_addresses,
+                )
+            })
             .unwrap_or_default(),
         to_release: wanted
             .as_ref()
-            .map(|wanted| import::outdated(wanted, &object.spec.imported_addresses))
+            .map(|wanted| {
+                import::outdated(
+                    wanted,
+                    &object.spec.flannel_to_calico.or_empty().imported_addresses,
+                )
+            })
             .unwrap_or_default(),
         legacy_pods: host.map(|host| host.legacy_pods.clone()).unwrap_or_default(),
         probe_pod: snapshot.probe_pods.get(name).map(|pod| probe_pod(pod)),

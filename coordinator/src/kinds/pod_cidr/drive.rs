@@ -38,8 +38,8 @@ use crate::{stages, stop, traffic, workloads};
 /// The direction in which pods move.
 fn direction(desired: Desired) -> Direction {
     match desired {
-        Desired::Rollback => Direction::Back,
-        Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort => Direction::There,
+        Desired::Rollback => Direction::Rollback,
+        Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort => Direction::Forward,
     }
 }
 
@@ -75,8 +75,8 @@ pub async fn advance(
     let now = Timestamp::now();
     let direction = direction(migration.spec.desired);
     let look = match direction {
-        Direction::There => adopt::settings_forward(kind),
-        Direction::Back => adopt::settings_back(kind),
+        Direction::Forward => adopt::settings_forward(kind),
+        Direction::Rollback => adopt::settings_back(kind),
     };
     // Without tunnels, a cluster of many nodes is not read for them in each pass.
     let calico_nodes = if pools::has_tunnel(&saved.old_pool) {
@@ -134,7 +134,7 @@ pub async fn advance(
         direction,
         now,
     };
-    if direction == Direction::Back && pass.pool(PoolRole::Old, &known).is_none() {
+    if direction == Direction::Rollback && pass.pool(PoolRole::Old, &known).is_none() {
         "PastReturn".clone_into(&mut status.reason);
         status.message = pass.past_return(&known);
         return Ok(());
@@ -298,8 +298,8 @@ impl Pass<'_> {
         let settings = &known.settings;
         let (from, to) = (settings.from.value, settings.to.value);
         let (phase, pool, left, range) = match self.direction {
-            Direction::There => (MigrationPhase::Completed, &settings.old_pool.value, from, to),
-            Direction::Back => (MigrationPhase::RolledBack, &settings.new_pool.value, to, from),
+            Direction::Forward => (MigrationPhase::Completed, &settings.old_pool.value, from, to),
+            Direction::Rollback => (MigrationPhase::RolledBack, &settings.new_pool.value, to, from),
         };
         // A rollback waits for no user: places that contain the new range are named at its end.
         let mentions = memory

@@ -595,7 +595,7 @@ async fn malformed_times_delay_nothing(#[case] is_back: bool) {
 fn reports(api: &FakeApi, phase: &Value) {
     api.edit(
         "/apis/replumb.dev/v1alpha1/nodemigrations/b",
-        &json!({ "status": { "phase": phase } }),
+        &json!({ "status": { "flannelToCalico": { "phase": phase } } }),
     );
 }
 

@@ -66,7 +66,7 @@ impl Pass<'_> {
         asks.write(self.context).await?;
         let is_open = of(PoolRole::New) >= Openness::OptIn;
         let is_watched = watched.wait.is_none() && watched.breaches.is_empty();
-        if !is_open && self.direction == Direction::There {
+        if !is_open && self.direction == Direction::Forward {
             // The proof starts again: the closed pool may have changed in other ways, too.
             known.proved_at = None;
         } else if is_open && is_watched {

@@ -73,7 +73,7 @@ impl Pass<'_> {
         let once_moved = if have_to_move { Pace::Counted } else { Pace::Waited };
         let started_at = status.started_at.unwrap_or(self.now);
         let mut workload_health = health(self.workloads, &self.saved.ill, started_at);
-        let goes_back = self.direction == Direction::Back;
+        let goes_back = self.direction == Direction::Rollback;
         let name = self.migration.name_any();
         stalls::mark(
             memory,

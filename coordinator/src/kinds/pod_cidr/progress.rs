@@ -8,14 +8,14 @@ use ipnet::IpNet;
 /// The phase of the Migration in this stage.
 pub fn phase(stage: Stage, direction: Direction) -> MigrationPhase {
     match (direction, stage) {
-        (Direction::Back, _) => MigrationPhase::RollingBack,
+        (Direction::Rollback, _) => MigrationPhase::RollingBack,
         (
-            Direction::There,
+            Direction::Forward,
             Stage::Widen | Stage::CreatePool | Stage::Canary | Stage::Redundancy | Stage::Switch,
         ) => MigrationPhase::Preparing,
-        (Direction::There, Stage::Move) => MigrationPhase::Rolling,
+        (Direction::Forward, Stage::Move) => MigrationPhase::Rolling,
         (
-            Direction::There,
+            Direction::Forward,
             Stage::Verify
             | Stage::FollowUp
             | Stage::Soak
@@ -40,8 +40,8 @@ pub fn count(known: &mut PodCidrStatus, pods: &Pods, direction: Direction, statu
     known.pods_in_old_range = within(&known.settings.from.value);
     known.pods_in_new_range = within(&known.settings.to.value);
     let (there, all) = match direction {
-        Direction::There => (known.pods_in_new_range, known.pods_in_old_range),
-        Direction::Back => (known.pods_in_old_range, known.pods_in_new_range),
+        Direction::Forward => (known.pods_in_new_range, known.pods_in_old_range),
+        Direction::Rollback => (known.pods_in_old_range, known.pods_in_new_range),
     };
     status.progress.text = format!("{there}/{} pods", there.saturating_add(all));
 }
@@ -82,10 +82,10 @@ mod tests {
         ];
         let pods = Pods::from(pods);
         let (mut known, mut status) = (known(), MigrationStatus::default());
-        count(&mut known, &pods, Direction::There, &mut status);
+        count(&mut known, &pods, Direction::Forward, &mut status);
         assert_eq!((known.pods_in_old_range, known.pods_in_new_range), (1, 2));
         assert_eq!(status.progress.text, "2/3 pods");
-        count(&mut known, &pods, Direction::Back, &mut status);
+        count(&mut known, &pods, Direction::Rollback, &mut status);
         assert_eq!(status.progress.text, "1/3 pods");
     }
 }

@@ -74,11 +74,11 @@ impl Lack {
         };
         let message = &self.wait.message;
         match direction {
-            Direction::Back => format!(
+            Direction::Rollback => format!(
                 "{message}. The wait has lasted for minutes: other nodes and all pods roll back without it, and {}. Fix: {fix}",
                 self.cost
             ),
-            Direction::There => format!(
+            Direction::Forward => format!(
                 "{message}. The wait has lasted for minutes: other nodes wait for it. Fix: {fix}; or roll back \
                  (`kubectl replumb rollback --all`)"
             ),
@@ -117,8 +117,8 @@ impl Pass<'_> {
         let told = told.map(|(node, lack)| (format!("node {node}"), lack.words(self.direction)));
         memory.warnings.add(told);
         match self.direction {
-            Direction::There => {}
-            Direction::Back => {
+            Direction::Forward => {}
+            Direction::Rollback => {
                 kept.retain(|node, _| !late.contains_key(node));
                 for node in nodes.iter_mut().filter(|node| late.contains_key(node.name)) {
                     node.ready = false;
@@ -188,8 +188,8 @@ impl Pass<'_> {
         }
         // During a rollback nothing waits for kept addresses once the old pool is open.
         let is_open_back = match self.direction {
-            Direction::There => false,
-            Direction::Back => openness(self.pool(PoolRole::Old, known)) == Openness::AllPods,
+            Direction::Forward => false,
+            Direction::Rollback => openness(self.pool(PoolRole::Old, known)) == Openness::AllPods,
         };
         let lack = |node: &NodeTunnels<'nodes>| {
             let of_end = node.wait_of_node(is_closed).map(Lack::of_end);

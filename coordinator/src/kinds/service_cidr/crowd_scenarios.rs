@@ -62,7 +62,7 @@ impl World {
         known.stage = Some(CurrentStage {
             name: Stage::Exchange,
             since: jiff::Timestamp::now(),
-            direction: Direction::There,
+            direction: Direction::Forward,
         });
         let of_kubernetes: ServiceAddresses =
             serde_json::from_value(json!({ "old": ["10.96.0.1"], "new": ["172.16.0.1"] })).unwrap();

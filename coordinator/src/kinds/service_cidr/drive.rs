@@ -42,8 +42,8 @@ fn goal(desired: Desired) -> Side {
 
 pub(super) fn direction(goal: Side) -> Direction {
     match goal {
-        Side::New => Direction::There,
-        Side::Old => Direction::Back,
+        Side::New => Direction::Forward,
+        Side::Old => Direction::Rollback,
     }
 }
 

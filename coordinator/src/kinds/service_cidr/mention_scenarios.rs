@@ -60,11 +60,11 @@ fn world_led(direction: Direction) -> World {
             json!({
                 "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration",
                 "metadata": { "name": node, "ownerReferences": [owner] },
-                "spec": { "migration": "m", "nodeName": node, "goal": "Hold", "started": false, "position": 0 },
+                "spec": { "migration": "m", "nodeName": node, "started": false, "position": 0 },
             }),
         );
     }
-    if direction == Direction::Back {
+    if direction == Direction::Rollback {
         world.api_server_serves("10.96.0.0/12");
         world.range("kubernetes", "10.96.0.0/12", true);
         world.service("default/kubernetes", "10.96.0.1");
@@ -83,8 +83,8 @@ fn world_led(direction: Direction) -> World {
 
 fn left(direction: Direction) -> &'static str {
     match direction {
-        Direction::There => "10.96.0.1",
-        Direction::Back => "172.16.0.1",
+        Direction::Forward => "10.96.0.1",
+        Direction::Rollback => "172.16.0.1",
     }
 }
 
@@ -110,7 +110,7 @@ fn warns_of(world: &World, words: &str) -> bool {
 /// With keepLoadBalancers off, a tenant's load balancer with an address of the new range does not delay a rollback.
 #[tokio::test]
 async fn a_load_balancer_of_a_tenant_keeps_its_address_in_a_rollback() {
-    let mut world = world_led(Direction::Back);
+    let mut world = world_led(Direction::Rollback);
     let nothing_is_kept = json!({ "spec": { "serviceCidr": { "keepLoadBalancers": false } } });
     world.api.edit(MIGRATION, &nothing_is_kept);
     balancer(&mut world, "crowd/many", "172.16.0.7");
@@ -138,7 +138,7 @@ async fn a_load_balancer_of_a_tenant_keeps_its_address_in_a_rollback() {
 async fn an_address_in_a_tenants_object_delays_no_other_pod_and_no_rollback(
     #[case] kind: &str,
     #[case] has_pod: bool,
-    #[values(Direction::There, Direction::Back)] direction: Direction,
+    #[values(Direction::Forward, Direction::Rollback)] direction: Direction,
     #[values(true, false)] is_changed: bool,
 ) {
     let mut world = world_led(direction);
@@ -172,7 +172,7 @@ async fn an_address_in_a_tenants_object_delays_no_other_pod_and_no_rollback(
     assert_eq!(evictions, usize::from(has_pod), "{}", status.message);
     assert!(warns_of(&world, &named), "{:?}", status.warnings);
     assert_eq!(is_pod_named, has_pod, "{:?}", status.warnings);
-    if direction == Direction::Back {
+    if direction == Direction::Rollback {
         assert_eq!(status.phase, MigrationPhase::RolledBack, "{}", status.message);
         return;
     }
@@ -208,7 +208,7 @@ async fn an_address_in_a_tenants_object_delays_no_other_pod_and_no_rollback(
 #[rstest]
 #[tokio::test]
 async fn an_address_in_an_object_of_the_cluster_is_changed_before_pods_restart(
-    #[values(Direction::There, Direction::Back)] direction: Direction,
+    #[values(Direction::Forward, Direction::Rollback)] direction: Direction,
     #[values("kube-system", "replumb-system")] namespace: &str,
 ) {
     let mut world = world_led(direction);
@@ -230,8 +230,8 @@ async fn an_address_in_an_object_of_the_cluster_is_changed_before_pods_restart(
         answered_passes(&mut world).await;
     }
     let end = match direction {
-        Direction::There => MigrationPhase::Completed,
-        Direction::Back => MigrationPhase::RolledBack,
+        Direction::Forward => MigrationPhase::Completed,
+        Direction::Rollback => MigrationPhase::RolledBack,
     };
     assert_eq!(world.status().phase, end, "{}", world.status().message);
 }

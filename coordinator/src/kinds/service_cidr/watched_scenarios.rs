@@ -68,7 +68,7 @@ async fn turn(world: &mut World, odd: &[&str]) {
         };
         world.api.edit(
             &node_migration(node),
-            &json!({ "status": { "phase": phase, "traffic": traffic } }),
+            &json!({ "status": { "flannelToCalico": { "phase": phase }, "traffic": traffic } }),
         );
     }
 }

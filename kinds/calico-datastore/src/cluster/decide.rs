@@ -29,12 +29,12 @@ pub fn urgent(direction: Direction, stores: &StoresView, work: &Work, now: Times
         return None;
     }
     match direction {
-        Direction::There => rollback_reason(stores, now).map(|why| run(Stage::Open, Step::RollBack(why))),
+        Direction::Forward => rollback_reason(stores, now).map(|why| run(Stage::Open, Step::RollBack(why))),
         // v3 is restored later, when no program of v3 runs.
-        Direction::Back if stores.is_paused() => {
+        Direction::Rollback if stores.is_paused() => {
             Some(working(work, Stage::Open, StoreWork::Abort { nodes_of_v3: true }))
         }
-        Direction::Back => None,
+        Direction::Rollback => None,
     }
 }
 
@@ -56,8 +56,8 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
         return finish(view, stores, policy);
     }
     match view.direction {
-        Direction::Back => rollback(view, stores, policy),
-        Direction::There => {
+        Direction::Rollback => rollback(view, stores, policy),
+        Direction::Forward => {
             let next = forward(view, stores, policy);
             match (&next.decision, &policy.hold) {
                 (Decision::Run(step), Some(hold)) if is_held(step) => Next {

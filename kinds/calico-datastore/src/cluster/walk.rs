@@ -97,7 +97,7 @@ impl World {
     fn next(&self, direction: Direction) -> Next {
         let was_taken_back = self.ours && self.phase == Some(Phase::Aborted);
         let direction = if self.turned || was_taken_back {
-            Direction::Back
+            Direction::Rollback
         } else {
             direction
         };
@@ -421,7 +421,7 @@ fn walk_some(world: &mut World, direction: Direction, ticks: usize) {
 #[test]
 fn a_migration_completes_and_restores_the_update_strategy() {
     let mut world = World::new();
-    walk(&mut world, Direction::There);
+    walk(&mut world, Direction::Forward);
     assert!(world.is_completed(), "{world:?}");
     assert!(!world.held);
 }
@@ -431,7 +431,7 @@ fn ticks() -> usize {
     let mut world = World::new();
     (0..400)
         .find(|_| {
-            walk_some(&mut world, Direction::There, 1);
+            walk_some(&mut world, Direction::Forward, 1);
             world.finished
         })
         .unwrap()
@@ -442,9 +442,9 @@ fn a_rollback_after_any_tick_restores_the_former_state_until_v3_is_open() {
     let mut open = 0;
     for ticks in 0..ticks() {
         let mut world = World::new();
-        walk_some(&mut world, Direction::There, ticks);
+        walk_some(&mut world, Direction::Forward, ticks);
         let is_open = world.v3 == ReadyV3::Open;
-        walk(&mut world, Direction::Back);
+        walk(&mut world, Direction::Rollback);
         if is_open {
             open += 1;
             assert!(
@@ -462,19 +462,19 @@ fn a_rollback_after_any_tick_restores_the_former_state_until_v3_is_open() {
 fn a_pause_that_lasts_too_long_rolls_back() {
     for ticks in 0..ticks() {
         let mut world = World::new();
-        walk_some(&mut world, Direction::There, ticks);
+        walk_some(&mut world, Direction::Forward, ticks);
         // The coordinator is stopped for that time.
         world.work = None;
         world.second += PAUSE_LIMIT + 1;
         // Elsewhere the runner itself finds that the pause is over.
         if world.stores().is_paused() {
-            let next = world.next(Direction::There);
+            let next = world.next(Direction::Forward);
             assert!(
                 matches!(next.decision, Decision::Run(Step::RollBack(_))),
                 "{next:?}"
             );
         }
-        walk(&mut world, Direction::There);
+        walk(&mut world, Direction::Forward);
         assert!(
             world.is_completed() || world.is_rolled_back(),
             "after {ticks}: {world:?}"
@@ -489,7 +489,7 @@ proptest! {
     #[test]
     fn any_events_end_in_completion_or_rollback(events in proptest::collection::vec((1_usize..8, 0_u8..12), 0..10)) {
         let mut world = World::new();
-        let mut direction = Direction::There;
+        let mut direction = Direction::Forward;
         for (ticks, event) in events {
             walk_some(&mut world, direction, ticks);
             if world.finished {
@@ -499,7 +499,7 @@ proptest! {
                 // The coordinator dies, and its work on the stores with it.
                 0 => world.work = None,
                 1 => world.failed = world.work.take().map(|(work, _)| work),
-                2 => direction = Direction::Back,
+                2 => direction = Direction::Rollback,
                 // The user aborts the conversion by hand: where nodes of v3 may run, v3 stays closed.
                 3 if world.stores().is_paused() && world.work.is_none() => {
                     let stays = world.nodes_of_v3;
@@ -547,7 +547,7 @@ proptest! {
 /// The decision for a view with this change.
 fn decided<'work>(change: impl FnOnce(&mut View<'work>, &mut Policy)) -> Next {
     let mut view = View {
-        direction: Direction::There,
+        direction: Direction::Forward,
         is_backed_up: true,
         stores: Ok(StoresView {
             phase: Some(Phase::Verified),
@@ -596,7 +596,7 @@ fn a_hold_does_not_hold_a_rollback() {
     assert!(matches!(overdue.decision, Decision::Run(Step::RollBack(_))));
     let back = decided(|view, policy| {
         policy.hold = Some(hold());
-        view.direction = Direction::Back;
+        view.direction = Direction::Rollback;
     });
     assert_eq!(
         back.decision,
@@ -617,7 +617,7 @@ fn an_unreachable_store_waits_and_a_foreign_change_halts() {
     // A rollback overwrites a foreign change with the former content.
     let back = decided(|view, _| {
         view.daemon_set.template = Content::Other;
-        view.direction = Direction::Back;
+        view.direction = Direction::Rollback;
         if let Ok(stores) = &mut view.stores {
             stores.phase = Some(Phase::Aborting);
             stores.v2 = ReadyV2::Open;

@@ -90,8 +90,8 @@ impl PoolRole {
     /// The source pool of this direction.
     pub fn source(direction: Direction) -> Self {
         match direction {
-            Direction::There => Self::Old,
-            Direction::Back => Self::New,
+            Direction::Forward => Self::Old,
+            Direction::Rollback => Self::New,
         }
     }
 

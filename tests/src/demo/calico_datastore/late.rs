@@ -1,5 +1,5 @@
-//! Pods that are created and deleted while Calico is paused. During the pause no pod gets a network and none loses it; afterwards every
-//! new pod runs and the deleted pod is gone.
+//! Pods that are created and deleted while Calico is paused. During the pause no pod gets a network and none loses it; afterwards
+//! every new pod runs and the deleted pod is gone.
 
 use std::time::Duration;
 

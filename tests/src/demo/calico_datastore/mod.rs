@@ -67,8 +67,8 @@ pub async fn manifest(cluster: &Cluster, wanted: &Wanted) -> Result<Value> {
     Ok(migration(&spec))
 }
 
-/// Does the preparation of a user: gives the coordinator its permissions, and applies the objects of Calico's manifest that do not
-/// affect v2.
+/// Does the preparation of a user: gives the coordinator its permissions, and applies the objects of Calico's manifest that do
+/// not affect v2.
 pub async fn prepare(cluster: &Cluster, operator: &Operator) -> Result<()> {
     let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/calico-datastore");
     let rights = rights.to_string_lossy();
@@ -111,7 +111,8 @@ pub struct Run<'cluster> {
     addresses: Value,
 }
 
-/// Pods that must not be recreated: all except those of the migration's own traffic, of Calico, and the one that the demo deletes.
+/// Pods that must not be recreated: all except those of the migration's own traffic, of Calico, and the one that the demo
+/// deletes.
 fn counts(pod: &Pod) -> bool {
     let label = |name: &str| pod.labels().get(name).map(String::as_str);
     let is_traffic = label(names::COMPONENT_LABEL) == Some(names::TRAFFIC_COMPONENT);
@@ -139,7 +140,7 @@ async fn objects(cluster: &Cluster) -> Result<BTreeMap<String, Value>> {
     Ok(all)
 }
 
-/// Creates a NetworkPolicy for the pods that answer, and waits until it is in v2: v3 must have it before v3 is opened.
+/// Creates a `NetworkPolicy` for the pods that answer, and waits until it is in v2: v3 must have it before v3 is opened.
 async fn allow_ingress(cluster: &Cluster, etcd: Etcd) -> Result<()> {
     let policy = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",

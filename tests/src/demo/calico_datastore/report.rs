@@ -236,8 +236,8 @@ impl Report {
             self.flags.both_open
         ));
         line(format_args!(
-            "pods created during the pause: {}, started during the pause: {}, running: {}, the last one Ready {} s after the pause; \
-             pods without a network, by the migration: at most {}",
+            "pods created during the pause: {}, started during the pause: {}, running: {}, the last one Ready {} s after the \
+             pause; pods without a network, by the migration: at most {}",
             self.late.made,
             self.late.started_in_the_pause,
             self.late.run,

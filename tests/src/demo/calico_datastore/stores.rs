@@ -22,7 +22,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const READY: &str = "/calico/v1/Ready";
 /// Prefix of the objects of v3.
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
-/// Prefix of the NetworkPolicies of Kubernetes, in v2.
+/// Prefix of the `NetworkPolicy` objects of Kubernetes, in v2.
 pub const POLICIES: &str = "/calico/v1/policy/tier/default/policy/knp.default.";
 /// The object with the flag of v3.
 const INFORMATION: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";

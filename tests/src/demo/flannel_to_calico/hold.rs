@@ -68,7 +68,8 @@ async fn round(cluster: &Cluster, nodes: &[String], held: &mut Held) -> Result<(
     ipam::agrees(cluster).await?;
     kubectl(&["scale", "deployment/web", "--replicas=3"]).await?;
     held.deleted += 3;
-    // Delete a pod of the DaemonSet, on another node in each round, and a pod of the StatefulSet, which is recreated under its name.
+    // Delete a pod of the DaemonSet, on another node in each round, and a pod of the StatefulSet, which is recreated under its
+    // name.
     let index = usize::try_from(number)? % nodes.len();
     let node = nodes.get(index).context("the cluster has no node")?;
     let selector = format!("spec.nodeName={node}");

@@ -5,6 +5,7 @@ mod hold;
 mod refusal;
 pub mod report;
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -73,7 +74,10 @@ fn counts(pod: &Pod) -> bool {
 
 /// Whether a node is without a network.
 fn is_between(object: &NodeMigration) -> bool {
-    let phase = object.status.as_ref().and_then(|status| status.phase);
+    let phase = object
+        .status
+        .as_ref()
+        .and_then(|status| status.flannel_to_calico.or_empty().phase);
     matches!(phase, Some(Phase::Held | Phase::Detached))
 }
 

@@ -263,12 +263,13 @@ fn must_be_removed(line: &str) -> bool {
 fn node(object: &NodeMigration, host: Option<&HostReport>) -> NodeReport {
     let spec = &object.spec;
     let status = object.status.clone().unwrap_or_default();
+    let of_host = status.flannel_to_calico.unwrap_or_default();
     let host = host.cloned().unwrap_or_default();
-    let mut leftovers = status.leftovers;
+    let mut leftovers = of_host.leftovers;
     leftovers.extend(host.leftovers);
     NodeReport {
         name: spec.node_name.clone(),
-        phase: status
+        phase: of_host
             .phase
             .map_or("unknown", flannel_to_calico::phase::Phase::as_str)
             .to_owned(),

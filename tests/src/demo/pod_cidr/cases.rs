@@ -16,8 +16,8 @@ metadata: { name: already-there }
 spec: { cidr: 10.200.0.0/16, blockSize: 26, ipipMode: Always, vxlanMode: Never, natOutgoing: true, nodeSelector: '!all()' }
 ";
 
-/// A controller manager as kubeadm runs it, in the state in which it would exit at the next start: its range was changed before the
-/// allocation of ranges was switched off.
+/// A controller manager as kubeadm runs it, in the state in which it would exit at the next start: its range was changed before
+/// the allocation of ranges was switched off.
 const CONTROLLER_MANAGER: &str = "
 apiVersion: v1
 kind: Pod

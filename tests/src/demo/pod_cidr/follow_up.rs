@@ -1,5 +1,5 @@
-//! The demo's operator: the migration changes nobody's configuration, it says what a person has to change, and waits. Here is
-//! a person who reads it and does it.
+//! The demo's user: takes the manual steps that the migration requests. The migration itself does not change the configuration of
+//! other programs.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -14,47 +14,47 @@ use crate::cluster::Cluster;
 use crate::demo::scene::Scene;
 use crate::demo::{LIMIT, MIGRATION};
 
-/// The Migration's word for it.
-const ASKS: &str = "ConfigurationFollowUp";
-/// What it says at the end of the way back.
+/// The reason in `status.blocked` while the migration waits for a manual step.
+const REASON: &str = "ConfigurationFollowUp";
+/// Fragment of the message at the end of a rollback that names a manual step.
 const CHANGE_BACK: &str = "must be changed back";
-/// Between two looks at the Migration.
+/// Time between two reads of the Migration.
 const PACE: Duration = Duration::from_millis(500);
 const KUBE_SYSTEM: [&str; 2] = ["-n", "kube-system"];
 const POOL_VARIABLE: &str = "CALICO_IPV4POOL_CIDR";
-/// Without it kubectl says it in the containers that initialize the pod, too, and nobody takes it back there.
+/// Without this flag kubectl also sets the variable in the init containers.
 const CONTAINER: &str = "--containers=calico-node";
 const CLUSTER_CIDR: &str = "clusterCIDR:";
 
-/// One thing that was asked for and done.
+/// A manual step that was requested and taken.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FollowUp {
-    /// What the Migration said.
+    /// The Migration's message.
     pub asked: String,
-    /// What the operator did.
+    /// The action of the user.
     pub done: String,
 }
 
-/// Does what the migration asks for, as often as it asks, until somebody drops this. What was done is added to `all`.
+/// Takes each requested step once, until dropped, and adds it to `all`.
 pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<FollowUp>) -> Result<Infallible> {
     loop {
         tokio::time::sleep(PACE).await;
-        // The API server may be away for a moment.
-        let Ok(Some(asked)) = asked(scene.cluster).await else {
+        // The API server may be unavailable for a moment.
+        let Ok(Some(asked)) = requested_step(scene.cluster).await else {
             continue;
         };
         if all.iter().any(|follow_up| follow_up.asked == asked) {
             continue;
         }
-        scene.say(format_args!("the migration asks a person: {asked}"));
-        let done = answer(scene.cluster, &asked, wanted).await?;
-        scene.say(format_args!("the person: {done}"));
+        scene.say(format_args!("manual step requested: {asked}"));
+        let done = take_step(scene.cluster, &asked, wanted).await?;
+        scene.say(format_args!("manual step taken: {done}"));
         all.push(FollowUp { asked, done });
     }
 }
 
-/// Does what the migration asks for until it asks for what comes once every pod has moved.
+/// Takes the requested steps until the migration requests the step that follows the move of the last pod. That step is not taken.
 pub async fn play_until_all_have_moved(
     scene: &Scene<'_>,
     wanted: &Wanted,
@@ -63,34 +63,34 @@ pub async fn play_until_all_have_moved(
     let limit = tokio::time::Instant::now() + LIMIT;
     while tokio::time::Instant::now() < limit {
         tokio::time::sleep(PACE).await;
-        let Ok(Some(asked)) = asked(scene.cluster).await else {
+        let Ok(Some(asked)) = requested_step(scene.cluster).await else {
             continue;
         };
         if asked.contains(POOL_VARIABLE) {
             scene.say(format_args!(
-                "the migration asks a person, who thinks better of it: {asked}"
+                "manual step requested, and not taken because a rollback follows: {asked}"
             ));
             return Ok(());
         }
         if all.iter().any(|follow_up| follow_up.asked == asked) {
             continue;
         }
-        scene.say(format_args!("the migration asks a person: {asked}"));
-        let done = answer(scene.cluster, &asked, wanted).await?;
-        scene.say(format_args!("the person: {done}"));
+        scene.say(format_args!("manual step requested: {asked}"));
+        let done = take_step(scene.cluster, &asked, wanted).await?;
+        scene.say(format_args!("manual step taken: {done}"));
         all.push(FollowUp { asked, done });
     }
-    bail!("within {LIMIT:?} the migration has not asked for {POOL_VARIABLE}: not every pod has moved")
+    bail!("the migration did not request {POOL_VARIABLE} within {LIMIT:?}: not every pod has moved")
 }
 
-/// Does what the Migration says at its end on the way back, where a place says the range that was left.
+/// Takes the manual step that the message names after a rollback: an object still contains the abandoned range.
 pub async fn change_back(scene: &Scene<'_>, wanted: &Wanted) -> Result<()> {
     let message = status(scene.cluster).await?["message"].to_string();
     if !message.contains(CHANGE_BACK) {
         return Ok(());
     }
-    let done = answer(scene.cluster, &message, wanted).await?;
-    scene.say(format_args!("the person, as it says at its end: {done}"));
+    let done = take_step(scene.cluster, &message, wanted).await?;
+    scene.say(format_args!("manual step after the rollback: {done}"));
     for workload in ["daemonset/calico-node", "daemonset/kube-proxy"] {
         scene
             .cluster
@@ -101,11 +101,11 @@ pub async fn change_back(scene: &Scene<'_>, wanted: &Wanted) -> Result<()> {
     Ok(())
 }
 
-/// What the Migration asks a person for, if it does.
-async fn asked(cluster: &Cluster) -> Result<Option<String>> {
+/// The Migration's message while it waits for a manual step.
+async fn requested_step(cluster: &Cluster) -> Result<Option<String>> {
     let status = status(cluster).await?;
-    let asks = status["reason"] == ASKS;
-    Ok(asks.then(|| status["message"].as_str().unwrap_or_default().to_owned()))
+    let waits = status["reason"] == REASON;
+    Ok(waits.then(|| status["message"].as_str().unwrap_or_default().to_owned()))
 }
 
 async fn status(cluster: &Cluster) -> Result<Value> {
@@ -117,19 +117,19 @@ async fn status(cluster: &Cluster) -> Result<Value> {
     Ok(migration["status"].clone())
 }
 
-/// A place that the operator of the demo knows.
+/// A setting that the demo's user can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// What calico-node would make a pool of.
+    /// The range of the pool that calico-node creates.
     Calico,
-    /// What kube-proxy tells pods by.
+    /// The range by which kube-proxy recognizes pods.
     KubeProxy,
 }
 
 impl Place {
     const ALL: [Self; 2] = [Self::Calico, Self::KubeProxy];
 
-    /// The object and the setting, as people name them.
+    /// The object and the setting, as messages name them.
     fn names(self) -> [&'static str; 2] {
         match self {
             Self::Calico => ["kube-system/calico-node", POOL_VARIABLE],
@@ -137,11 +137,11 @@ impl Place {
         }
     }
 
-    /// The place that is meant. Whoever is asked has to be told the object, the setting and both ranges.
-    fn meant(asked: &str, wanted: &Wanted) -> Result<Self> {
-        let is_meant = |place: &Self| asked.contains(place.names()[1]);
-        let Some(place) = Self::ALL.into_iter().find(is_meant) else {
-            bail!("the demo's operator knows nothing of what the migration asks for: {asked:?}");
+    /// The setting that the message names. The message must contain the object, the setting and both ranges.
+    fn named(asked: &str, wanted: &Wanted) -> Result<Self> {
+        let is_named = |place: &Self| asked.contains(place.names()[1]);
+        let Some(place) = Self::ALL.into_iter().find(is_named) else {
+            bail!("the demo's user does not know the requested step: {asked:?}");
         };
         let words = [
             place.names()[0].to_owned(),
@@ -150,42 +150,39 @@ impl Place {
         ];
         let missing: Vec<_> = words.into_iter().filter(|word| !asked.contains(word)).collect();
         if !missing.is_empty() {
-            bail!(
-                "the migration asks without saying {}: {asked:?}",
-                missing.join(", ")
-            );
+            bail!("the message does not contain {}: {asked:?}", missing.join(", "));
         }
         Ok(place)
     }
 }
 
-async fn answer(cluster: &Cluster, asked: &str, wanted: &Wanted) -> Result<String> {
-    match Place::meant(asked, wanted)? {
+async fn take_step(cluster: &Cluster, asked: &str, wanted: &Wanted) -> Result<String> {
+    match Place::named(asked, wanted)? {
         Place::Calico => {
             let needed = needed(asked, wanted)?;
             let setting = format!("{POOL_VARIABLE}={needed}");
             let workload = ["set", "env", "daemonset/calico-node"];
-            let said = [&workload[..], &["-n", "kube-system", CONTAINER]]
+            let suggested = [&workload[..], &["-n", "kube-system", CONTAINER]]
                 .concat()
                 .join(" ");
             let command = [&workload[..], &[CONTAINER, &setting]].concat();
-            if !asked.contains(&said) {
-                bail!("the migration does not say how: {asked:?}");
+            if !asked.contains(&suggested) {
+                bail!("the message does not contain the command {suggested:?}: {asked:?}");
             }
             kubectl(cluster, &command).await?;
             Ok(format!("kubectl {}", command.join(" ")))
         }
         Place::KubeProxy => {
-            let both = around(wanted.from, wanted.to).context("find one range around both")?;
+            let both = common_range(wanted.from, wanted.to).context("find a range that contains both")?;
             widen_kube_proxy(cluster, both).await?;
             Ok(format!(
-                "ConfigMap kube-proxy says clusterCIDR {both}, and kube-proxy is started again"
+                "set clusterCIDR {both} in ConfigMap kube-proxy, and restarted kube-proxy"
             ))
         }
     }
 }
 
-/// Which of both ranges a place has to say: on the way back the one from before.
+/// The range that the message needs: after a rollback the one from before.
 fn needed(asked: &str, wanted: &Wanted) -> Result<Ipv4Net> {
     let after = asked
         .split("needed ")
@@ -194,7 +191,7 @@ fn needed(asked: &str, wanted: &Wanted) -> Result<Ipv4Net> {
     let range = after.and_then(|text| text.trim_end_matches(['.', ',']).parse().ok());
     range
         .filter(|range| [wanted.from, wanted.to].contains(range))
-        .with_context(|| format!("the migration asks without saying which range is needed: {asked:?}"))
+        .with_context(|| format!("the message does not contain the needed range: {asked:?}"))
 }
 
 async fn widen_kube_proxy(cluster: &Cluster, range: Ipv4Net) -> Result<()> {
@@ -226,8 +223,8 @@ fn with_cluster_cidr(text: &str, range: Ipv4Net) -> String {
     lines.collect()
 }
 
-/// The smallest range that holds both.
-fn around(one: Ipv4Net, other: Ipv4Net) -> Option<Ipv4Net> {
+/// The smallest range that contains both.
+fn common_range(one: Ipv4Net, other: Ipv4Net) -> Option<Ipv4Net> {
     std::iter::successors(Some(one), Ipv4Net::supernet).find(|range| range.contains(&other))
 }
 
@@ -240,32 +237,37 @@ mod tests {
     }
 
     #[test]
-    fn who_is_asked_is_told_object_setting_and_both_ranges() {
+    fn a_request_must_name_object_setting_and_both_ranges() {
         let wanted = Wanted::new("1").unwrap();
-        let meant = |asked: &str| Place::meant(asked, &wanted).map_err(|error| error.to_string());
+        let named = |asked: &str| Place::named(asked, &wanted).map_err(|error| error.to_string());
         let full = "DaemonSet kube-system/calico-node: CALICO_IPV4POOL_CIDR: found 10.244.0.0/16, needed 10.200.0.0/16";
-        assert_eq!(meant(full), Ok(Place::Calico));
+        assert_eq!(named(full), Ok(Place::Calico));
         assert_eq!(needed(full, &wanted).unwrap(), wanted.to);
         assert!(needed("CALICO_IPV4POOL_CIDR: found 10.200.0.0/16", &wanted).is_err());
         let full = "ConfigMap kube-system/kube-proxy: clusterCIDR: found 10.244.0.0/16, needed 10.244.0.0/16 and 10.200.0.0/16";
-        assert_eq!(meant(full), Ok(Place::KubeProxy));
+        assert_eq!(named(full), Ok(Place::KubeProxy));
         let back = "DaemonSet kube-system/calico-node: CALICO_IPV4POOL_CIDR: found 10.200.0.0/16, needed 10.244.0.0/16. Fix: ...";
         assert_eq!(needed(back, &wanted).unwrap(), wanted.from);
         let half = "set CALICO_IPV4POOL_CIDR of kube-system/calico-node to 10.200.0.0/16";
-        assert!(meant(half).unwrap_err().contains("without saying 10.244.0.0/16"));
-        assert!(meant("do something").unwrap_err().contains("knows nothing"));
+        assert!(
+            named(half)
+                .unwrap_err()
+                .contains("does not contain 10.244.0.0/16")
+        );
+        assert!(named("do something").unwrap_err().contains("does not know"));
     }
 
     #[test]
-    fn one_range_around_both() {
-        let around = |one: &str, other: &str| around(range(one), range(other)).unwrap().to_string();
-        assert_eq!(around("10.244.0.0/16", "10.200.0.0/16"), "10.192.0.0/10");
-        assert_eq!(around("10.200.0.0/16", "10.200.3.0/24"), "10.200.0.0/16");
-        assert_eq!(around("10.0.0.0/8", "192.168.0.0/16"), "0.0.0.0/0");
+    fn the_smallest_common_range_contains_both() {
+        let common_range =
+            |one: &str, other: &str| common_range(range(one), range(other)).unwrap().to_string();
+        assert_eq!(common_range("10.244.0.0/16", "10.200.0.0/16"), "10.192.0.0/10");
+        assert_eq!(common_range("10.200.0.0/16", "10.200.3.0/24"), "10.200.0.0/16");
+        assert_eq!(common_range("10.0.0.0/8", "192.168.0.0/16"), "0.0.0.0/0");
     }
 
     #[test]
-    fn one_line_of_the_configuration_changes() {
+    fn with_cluster_cidr_changes_one_line() {
         let text = "kind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\nmode: iptables # no clusterCIDR: here\n";
         assert_eq!(
             with_cluster_cidr(text, range("10.192.0.0/10")),

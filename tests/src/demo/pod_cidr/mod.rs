@@ -1,4 +1,4 @@
-//! Another range for the pods of a cluster with Calico.
+//! Demo of a migration to another pod range, in a cluster with Calico.
 
 pub mod cases;
 mod follow_up;
@@ -28,17 +28,17 @@ use follow_up::FollowUp;
 use old_range::OldRange;
 use report::{HostReport, Report};
 
-/// Where the pods of the demo go.
+/// The target range of the demo.
 const NEW_RANGE: &str = "10.200.0.0/16";
-/// How long the old pool stays once it is empty, in seconds: who looks at a demo does not wait for a day.
+/// `soakSeconds`: the time for which the empty source pool remains. The default is a day, too long for a demo.
 const SOAK: u32 = 10;
 
-/// What the demo is asked for.
+/// The options of the demo.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// The range that the pods leave.
+    /// The source range.
     pub from: Ipv4Net,
-    /// The range that they come to.
+    /// The target range.
     pub to: Ipv4Net,
     /// `rollout.maxUnavailable`, as written.
     pub max_unavailable: String,
@@ -49,7 +49,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// From the lab's range to another one.
+    /// From the range of the lab to [`NEW_RANGE`].
     pub fn new(max_unavailable: &str) -> Result<Self> {
         Ok(Self {
             from: POD_NETWORK.parse().context("the lab's own range")?,
@@ -71,7 +71,7 @@ pub fn manifest(wanted: &Wanted) -> Value {
     migration(&spec)
 }
 
-/// Spoils the cluster as the case says, and returns what the tool answers. The cluster has to be as it was.
+/// Breaks the cluster as the case says, and returns the output of the refusal. The refusal must change nothing.
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
     let wanted = Wanted {
         spec: breaking::spec(cluster, case).await?,
@@ -83,20 +83,20 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
     forgotten.map(|()| text)
 }
 
-/// A migration that has been prepared: what was there before is known.
+/// A prepared migration, with the state from before it.
 pub struct Run<'cluster> {
-    /// The cluster, and what was there before.
+    /// The cluster, with the state from before the migration.
     pub scene: Scene<'cluster>,
     wanted: Wanted,
     before: OldRange,
 }
 
-/// What is started anew where a person changes its settings, as the migration asks for.
+/// Workloads that restart because the user changes their settings in a manual step.
 const RECONFIGURED: [&str; 2] = ["calico-node", "kube-proxy"];
 
 fn counts(pod: &Pod) -> bool {
     let label = |name: &str| pod.labels().get(name).map(String::as_str);
-    // The migration's own come and go with it.
+    // The migration creates and deletes its own pods.
     let is_ours = label(names::COMPONENT_LABEL) == Some(names::TRAFFIC_COMPONENT);
     let is_reconfigured = pod.namespace().as_deref() == Some(CALICO_NAMESPACE)
         && label("k8s-app").is_some_and(|name| RECONFIGURED.contains(&name));
@@ -104,7 +104,7 @@ fn counts(pod: &Pod) -> bool {
 }
 
 impl<'cluster> Run<'cluster> {
-    /// Looks at every host, and at everything that lies in the old range: what is not there cannot leave.
+    /// Observes every host, and all objects of the source range: without these the demo proves nothing.
     pub async fn begin(cluster: &'cluster Cluster, tools: &Tools, wanted: Wanted) -> Result<Self> {
         let scene = Scene::observe(cluster, tools, counts).await?;
         let before = OldRange::look(cluster, wanted.from).await?;
@@ -112,7 +112,8 @@ impl<'cluster> Run<'cluster> {
             !before.pods.is_empty()
                 && !before.blocks.is_empty()
                 && before.routes.values().all(|it| !it.is_empty()),
-            "before the migration {} has {} pods, {} blocks and claims, and routes on {} nodes of {}: each has to be there",
+            "before the migration, in {}: pods {}, blocks and affinities {}, nodes with routes {} of {}; needed some of each, \
+             and routes on all nodes",
             wanted.from,
             before.pods.len(),
             before.blocks.len(),
@@ -120,9 +121,9 @@ impl<'cluster> Run<'cluster> {
             before.routes.len()
         );
         scene.say(format_args!(
-            "{} pods have addresses of {}",
-            before.pods.len(),
-            wanted.from
+            "pods with an address of {}: {}",
+            wanted.from,
+            before.pods.len()
         ));
         Ok(Self {
             scene,
@@ -131,14 +132,14 @@ impl<'cluster> Run<'cluster> {
         })
     }
 
-    /// Shows checks and plan, starts the migration, follows it to its end, and does meanwhile what it asks a person for.
+    /// Shows checks and plan, starts the migration, follows it until it ends, and takes the manual steps that it requests.
     pub async fn migrate(&self) -> Result<(Watch, Vec<FollowUp>)> {
         let manifest = manifest(&self.wanted);
         self.answered(self.scene.migrate(&manifest, || self.watch()))
             .await
     }
 
-    /// Does what the migration asks a person for while this goes on.
+    /// Takes the manual steps that the migration requests, until `work` ends.
     pub async fn answered<T>(&self, work: impl Future<Output = Result<T>>) -> Result<(T, Vec<FollowUp>)> {
         let mut done = Vec::new();
         let result = tokio::select! {
@@ -148,19 +149,19 @@ impl<'cluster> Run<'cluster> {
         Ok((result, done))
     }
 
-    /// Does what the migration says at its end, if it does: on the way back it waits for nobody.
+    /// Takes the manual step that the message names after a rollback, if any: a rollback waits for no user.
     pub async fn change_back(&self) -> Result<()> {
         follow_up::change_back(&self.scene, &self.wanted).await
     }
 
-    /// Does what the migration asks a person for until every pod has moved.
+    /// Takes the manual steps that the migration requests, until every pod has moved.
     pub async fn until_all_have_moved(&self) -> Result<Vec<FollowUp>> {
         let mut done = Vec::new();
         follow_up::play_until_all_have_moved(&self.scene, &self.wanted, &mut done).await?;
         let moved = old_range::pods(self.scene.cluster, self.wanted.to).await?.len();
         ensure!(
             moved >= self.before.pods.len(),
-            "{moved} pods are in {}, and {} were in {}: nothing is there to take back",
+            "pods with an address of {}: found {moved}, needed {}, as many as in {} before: nothing can be rolled back",
             self.wanted.to,
             self.before.pods.len(),
             self.wanted.from
@@ -168,7 +169,7 @@ impl<'cluster> Run<'cluster> {
         Ok(done)
     }
 
-    /// Starts the migration, and takes it back once every pod has moved.
+    /// Starts the migration, and rolls it back once every pod has moved.
     pub async fn migrate_and_back(&self) -> Result<(Watch, Vec<FollowUp>)> {
         let file = self.scene.operator.write_manifest(&manifest(&self.wanted))?;
         let watch = self.watch();
@@ -185,12 +186,12 @@ impl<'cluster> Run<'cluster> {
         Ok((watch, done))
     }
 
-    /// Watches from now on how many nodes are out of work: those that are cordoned or not Ready.
+    /// Starts to watch how many nodes are unavailable: cordoned or not Ready.
     fn watch(&self) -> Watch {
         Watch::start(self.scene.cluster.api().client(), |_| false, Some(counts))
     }
 
-    /// Ends the traffic, looks at every host again, and says how it went.
+    /// Ends the traffic, observes every host again, and makes the report.
     pub async fn report(&self, watch: Watch, followed: Vec<FollowUp>, end: End) -> Result<Report> {
         let peak = watch.stop().await?;
         let cluster = self.scene.cluster;
@@ -199,13 +200,13 @@ impl<'cluster> Run<'cluster> {
             .kubectl(&["get", "migrations.replumb.dev", MIGRATION, "-o", "json"])
             .await?;
         let migration: Value = serde_json::from_str(&text).context("parse the Migration")?;
-        // Before the traffic ends: its pods have to be in the new range, and are no pods that the migration has moved.
+        // Read before the traffic ends: the probers' pods must be in the target range too.
         let pods = self.scene.pods().await?;
-        let (left, target) = match end {
+        let (source, target) = match end {
             End::Migrated => (self.wanted.from, self.wanted.to),
             End::RolledBack => (self.wanted.to, self.wanted.from),
         };
-        let after = OldRange::look(cluster, left).await?;
+        let after = OldRange::look(cluster, source).await?;
         let new = old_range::pods(cluster, target).await?.len();
         let probes = probes(cluster).await?;
         let mut hosts = Vec::new();
@@ -220,7 +221,7 @@ impl<'cluster> Run<'cluster> {
         Ok(Report::of(
             &migration,
             end,
-            [left, target],
+            [source, target],
             [&self.before, &after],
             new,
             report::Seen {

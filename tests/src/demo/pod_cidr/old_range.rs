@@ -1,5 +1,5 @@
-//! What lies in a range: pods by the API, blocks and claims of Calico's by kubectl, or in etcd by its own gateway, routes by `ip -j` on every host. What the
-//! tool counts itself is no proof.
+//! All objects of a range: pods by the API, Calico's blocks and affinities by kubectl, or in etcd by its gateway, and routes by
+//! `ip -j` on every host. replumb's own counts would prove nothing.
 
 use std::collections::BTreeMap;
 
@@ -14,26 +14,26 @@ use crate::cluster::{Cluster, PodNetwork};
 
 const BLOCKS: &str = "ipamblocks.crd.projectcalico.org,blockaffinities.crd.projectcalico.org";
 const POOLS: &str = "ippools.crd.projectcalico.org";
-/// Where the same are in etcd.
+/// Prefixes of the same objects in etcd.
 const BLOCK_KEYS: &str = "/calico/ipam/v2/assignment/";
-const CLAIM_KEYS: &str = "/calico/ipam/v2/host/";
+const AFFINITY_KEYS: &str = "/calico/ipam/v2/host/";
 const POOL_KEYS: &str = "/calico/resources/v3/projectcalico.org/ippools/";
 
-/// What was found.
+/// The objects of a range.
 #[derive(Clone, Debug, Default)]
 pub struct OldRange {
-    /// Pods with an address of it: names.
+    /// Names of the pods with an address of the range.
     pub pods: Vec<String>,
-    /// Blocks and claims on blocks: kinds and names.
+    /// Blocks and block affinities: kinds and names.
     pub blocks: Vec<String>,
-    /// Pools.
+    /// Pools: kinds and names, or keys.
     pub pools: Vec<String>,
     /// Routes by node.
     pub routes: BTreeMap<String, Vec<String>>,
 }
 
 impl OldRange {
-    /// Looks everywhere.
+    /// Reads all objects of the range.
     pub async fn look(cluster: &Cluster, range: Ipv4Net) -> Result<Self> {
         let mut routes = BTreeMap::new();
         for node in cluster.node_names().await {
@@ -42,14 +42,14 @@ impl OldRange {
                 .await?;
             let list: Vec<Value> =
                 serde_json::from_str(&text).with_context(|| format!("parse the routes of node {node}"))?;
-            let found = list.iter().filter(|route| leads_into(route, range));
+            let found = list.iter().filter(|route| belongs_to(route, range));
             routes.insert(node, found.map(ToString::to_string).collect());
         }
         let (blocks, pools) = if cluster.pod_network().await == PodNetwork::CalicoEtcd {
             (
                 [
                     keys(cluster, BLOCK_KEYS, range).await?,
-                    claims(cluster, range).await?,
+                    affinities(cluster, range).await?,
                 ]
                 .concat(),
                 keys(cluster, POOL_KEYS, range).await?,
@@ -69,21 +69,21 @@ impl OldRange {
     }
 }
 
-/// Names of pods that live in a range.
+/// Names of the pods that have an address of a range.
 pub async fn pods(cluster: &Cluster, range: Ipv4Net) -> Result<Vec<String>> {
     let pods: Api<Pod> = Api::all(cluster.api().client());
     let list = pods.list(&ListParams::default()).await.context("list pods")?;
     Ok(list
         .items
         .iter()
-        .filter(|pod| lives_in(pod, range))
+        .filter(|pod| has_address_in(pod, range))
         .map(|pod| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()))
         .collect())
 }
 
-/// Whether a pod of the pod network has an address of the range. One that has ended may say an address that is another
-/// pod's by now.
-fn lives_in(pod: &Pod, range: Ipv4Net) -> bool {
+/// Whether a pod of the pod network has an address of the range. The address of a pod that has ended may belong to another pod
+/// by now.
+fn has_address_in(pod: &Pod, range: Ipv4Net) -> bool {
     let on_host = pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true);
     let Some(status) = pod.status.as_ref().filter(|_| !on_host) else {
         return false;
@@ -99,7 +99,7 @@ fn lives_in(pod: &Pod, range: Ipv4Net) -> bool {
         })
 }
 
-/// Kinds and names of objects whose range lies in the range.
+/// Kinds and names of the objects whose range is within `range`.
 async fn objects(cluster: &Cluster, kinds: &str, range: Ipv4Net) -> Result<Vec<String>> {
     let text = cluster.api().kubectl(&["get", kinds, "-o", "json"]).await?;
     let list: Value = serde_json::from_str(&text).context("parse kubectl's list")?;
@@ -114,18 +114,19 @@ async fn objects(cluster: &Cluster, kinds: &str, range: Ipv4Net) -> Result<Vec<S
         .collect())
 }
 
-/// Keys of Calico's in etcd whose value says a range in the range.
+/// Keys of Calico in etcd whose value has a range within `range`.
 async fn keys(cluster: &Cluster, prefix: &str, range: Ipv4Net) -> Result<Vec<String>> {
     let all = cluster.calico_keys(prefix).await?;
-    // A pool says it in its spec.
-    let says = |value: &Value| is_within(&value["cidr"], range) || is_within(&value["spec"]["cidr"], range);
-    let of_range = all.into_iter().filter(|(_, value)| says(value));
+    // A pool has the range in its spec.
+    let matches =
+        |value: &Value| is_within(&value["cidr"], range) || is_within(&value["spec"]["cidr"], range);
+    let of_range = all.into_iter().filter(|(_, value)| matches(value));
     Ok(of_range.map(|(key, _)| key).collect())
 }
 
-/// Keys of claims, which say the range themselves.
-async fn claims(cluster: &Cluster, range: Ipv4Net) -> Result<Vec<String>> {
-    let all = cluster.calico_keys(CLAIM_KEYS).await?;
+/// Keys of block affinities: the key itself contains the range.
+async fn affinities(cluster: &Cluster, range: Ipv4Net) -> Result<Vec<String>> {
+    let all = cluster.calico_keys(AFFINITY_KEYS).await?;
     let of_range = all.into_iter().map(|(key, _)| key).filter(|key| {
         let block = key.rsplit('/').next().unwrap_or_default().replace('-', "/");
         is_within(&block.into(), range)
@@ -133,14 +134,14 @@ async fn claims(cluster: &Cluster, range: Ipv4Net) -> Result<Vec<String>> {
     Ok(of_range.collect())
 }
 
-/// Whether a route's destination is in the range, or its way or its sender's address.
-fn leads_into(route: &Value, range: Ipv4Net) -> bool {
+/// Whether the destination, the gateway or the preferred source of a route is in the range.
+fn belongs_to(route: &Value, range: Ipv4Net) -> bool {
     ["dst", "gateway", "prefsrc"]
         .iter()
         .any(|part| is_within(&route[*part], range))
 }
 
-/// Whether a text is a range or an address inside of the range.
+/// Whether a text is a range or an address within `range`.
 fn is_within(text: &Value, range: Ipv4Net) -> bool {
     let Some(text) = text.as_str() else {
         return false;
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_leads_into_the_range_by_its_destination_its_way_or_its_sender() {
+    fn a_route_belongs_to_the_range_of_its_destination_gateway_or_source() {
         for route in [
             json!({ "type": "blackhole", "dst": "10.244.1.0/26", "protocol": "80" }),
             json!({ "dst": "10.244.1.5", "dev": "cali123" }),
@@ -171,7 +172,7 @@ mod tests {
             json!({ "type": "local", "dst": "10.244.9.0", "table": "local" }),
             json!({ "dst": "10.200.1.5", "dev": "eth0", "prefsrc": "10.244.1.0" }),
         ] {
-            assert!(leads_into(&route, range()), "{route}");
+            assert!(belongs_to(&route, range()), "{route}");
         }
         for route in [
             json!({ "dst": "default", "gateway": "172.30.0.1", "dev": "eth0" }),
@@ -179,26 +180,26 @@ mod tests {
             json!({ "dst": "10.0.0.0/8", "dev": "eth0" }),
             json!({ "dst": "fd00:10:244::/64", "dev": "vxlan-v6.calico" }),
         ] {
-            assert!(!leads_into(&route, range()), "{route}");
+            assert!(!belongs_to(&route, range()), "{route}");
         }
     }
 
     #[test]
-    fn a_pod_lives_in_the_range_while_it_has_not_ended_and_has_a_network_of_its_own() {
-        let lives = |phase: &str, host: bool, addresses: &[&str]| {
+    fn ended_pods_and_host_network_pods_have_no_address_of_the_range() {
+        let has_address = |phase: &str, host: bool, addresses: &[&str]| {
             let addresses: Vec<Value> = addresses.iter().map(|ip| json!({ "ip": ip })).collect();
             let pod = serde_json::from_value(json!({
                 "metadata": {},
                 "spec": { "containers": [], "hostNetwork": host },
                 "status": { "phase": phase, "podIPs": addresses },
             }));
-            lives_in(&pod.unwrap(), range())
+            has_address_in(&pod.unwrap(), range())
         };
-        assert!(lives("Running", false, &["10.244.1.5"]));
-        assert!(lives("Pending", false, &["fd00::1", "10.244.1.5"]));
-        assert!(!lives("Running", false, &["10.200.1.5"]));
-        assert!(!lives("Succeeded", false, &["10.244.1.5"]));
-        assert!(!lives("Running", true, &["10.244.1.5"]));
-        assert!(!lives("Pending", false, &[]));
+        assert!(has_address("Running", false, &["10.244.1.5"]));
+        assert!(has_address("Pending", false, &["fd00::1", "10.244.1.5"]));
+        assert!(!has_address("Running", false, &["10.200.1.5"]));
+        assert!(!has_address("Succeeded", false, &["10.244.1.5"]));
+        assert!(!has_address("Running", true, &["10.244.1.5"]));
+        assert!(!has_address("Pending", false, &[]));
     }
 }

@@ -1,4 +1,4 @@
-//! How a change of the pods' range went: for people as text, for programs as JSON.
+//! Report of a migration to another pod range, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,34 +15,34 @@ use crate::demo::End;
 use crate::demo::report::{self as common, Foreign, Pods};
 use crate::demo::watch::Peak;
 
-/// How it went.
+/// The report.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// The Migration.
     pub migration: MigrationReport,
-    /// What was in the old range before.
+    /// The objects of the source range before the migration.
     pub before: Counts,
-    /// What is there at the end.
+    /// The objects of the abandoned range at the end.
     #[serde(flatten)]
     pub after: Counts,
-    /// Pods with an address of the new range at the end.
+    /// Number of pods with an address of the target range at the end.
     pub pods_in_new_range: usize,
-    /// What a person was asked for on the way, and did.
+    /// The manual steps that the migration requested, with the user's actions.
     pub follow_ups: Vec<FollowUp>,
-    /// The traffic between the migration's own pods, with DNS, by class, since the agents last started.
+    /// The traffic between the migration's own pods, with DNS, by class, since the last start of the agents.
     pub watched: Vec<ClassCount>,
     /// The traffic.
     pub probes: Summary,
-    /// What happened to pods: each had to move.
+    /// Pods that were recreated or restarted: each had to move.
     pub pods: Pods,
-    /// Pods that were created meanwhile: one for each that had to move, or on the way there and back two.
+    /// Pods that were created during the migration: one for each pod that had to move, or two with a rollback.
     pub pods_created: usize,
-    /// The hosts.
+    /// Every node.
     pub nodes: Vec<HostReport>,
-    /// Who played Calico.
+    /// The implementation of Calico.
     pub calico: String,
-    /// What is not as it should be; empty is well.
+    /// Faults that were found; empty is a pass.
     pub problems: Vec<String>,
 }
 
@@ -50,17 +50,17 @@ pub struct Report {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MigrationReport {
-    /// Where it ended.
+    /// The phase in which the migration ended.
     pub phase: String,
-    /// From the first change to the last.
+    /// Time from the first change to the last.
     pub seconds: f64,
     /// Hash of the plan.
     pub plan_hash: String,
-    /// Stages in order, as far as the status has them.
+    /// Stages of the status, in order.
     pub stages: Vec<Stage>,
-    /// The most nodes that were out of work at the same time, as seen from outside.
+    /// The highest number of nodes that were unavailable at the same time, observed from outside.
     pub most_unavailable: usize,
-    /// How often it was looked.
+    /// Number of observations.
     pub looks: u64,
 }
 
@@ -68,19 +68,19 @@ pub struct MigrationReport {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stage {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// How long it took.
+    /// Duration.
     pub seconds: f64,
 }
 
-/// What lies in a range, by other tools than ours.
+/// The number of objects of a range, by tools other than replumb.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// Pods that have not ended and have a network of their own.
+    /// Pods of the pod network that have not ended.
     pub pods_in_old_range: usize,
-    /// Blocks of Calico's IPAM, and claims on blocks.
+    /// Blocks of Calico's IPAM, and block affinities.
     pub blocks_in_old_range: usize,
     /// Calico's pools.
     pub pools_in_old_range: usize,
@@ -94,27 +94,27 @@ pub struct Counts {
 pub struct HostReport {
     /// Name.
     pub name: String,
-    /// What somebody else had on the host and is not there any more.
+    /// Foreign entries on the host that are gone.
     pub foreign_gone: Vec<String>,
-    /// What is there and belongs to nobody that should have written it.
+    /// Foreign entries on the host that are new.
     pub foreign_new: Vec<String>,
 }
 
-/// What was seen besides.
+/// The observations, without the Migration and the ranges.
 pub struct Seen {
-    /// Nodes out of work.
+    /// Unavailable nodes.
     pub peak: Peak,
     /// The traffic.
     pub probes: Summary,
-    /// What happened to pods.
+    /// Pods that were recreated or restarted.
     pub pods: Pods,
-    /// Pods that were created.
+    /// Number of pods that were created.
     pub pods_created: usize,
     /// The hosts.
     pub hosts: Vec<HostReport>,
-    /// What a person did.
+    /// The manual steps that were taken.
     pub followed: Vec<FollowUp>,
-    /// Who played Calico.
+    /// The implementation of Calico.
     pub calico: String,
 }
 
@@ -134,7 +134,7 @@ impl From<&OldRange> for Counts {
 }
 
 impl Report {
-    /// Puts it together, and judges it.
+    /// Makes the report from the observations, and lists the faults.
     pub fn of(
         migration: &Value,
         end: End,
@@ -170,7 +170,7 @@ impl Report {
         report
     }
 
-    /// What has to hold after every such migration, whatever the budget for lost probes.
+    /// The faults, by rules that hold for every migration, whatever the budget for lost probes.
     fn judge(&self, end: End, [from, to]: [Ipv4Net; 2], after: &OldRange) -> Vec<String> {
         let mut problems = Vec::new();
         let phase = match end {
@@ -178,7 +178,10 @@ impl Report {
             End::RolledBack => "RolledBack",
         };
         if self.migration.phase != phase {
-            problems.push(format!("the migration ended as {:?}", self.migration.phase));
+            problems.push(format!(
+                "phase of the migration: found {}, needed {phase}",
+                self.migration.phase
+            ));
         }
         problems.extend(
             after
@@ -187,12 +190,12 @@ impl Report {
                 .map(|name| format!("pod {name} has an address of {from}")),
         );
         let objects = after.blocks.iter().chain(&after.pools);
-        problems.extend(objects.map(|name| format!("{name} is left of {from}")));
+        problems.extend(objects.map(|name| format!("{name} of {from} remains")));
         for (node, routes) in &after.routes {
             problems.extend(
                 routes
                     .iter()
-                    .map(|route| format!("on node {node} is a route into {from}: {route}")),
+                    .map(|route| format!("node {node} has a route of {from}: {route}")),
             );
         }
         if self.pods_in_new_range == 0 {
@@ -211,29 +214,31 @@ impl Report {
         };
         if self.pods_created > moves * self.pods.recreated {
             problems.push(format!(
-                "{} pods were created for {} that had to move {moves} times: one was disrupted more often than that",
-                self.pods_created, self.pods.recreated
+                "pods created: found {}, needed at most {}: some pod was disrupted more often than necessary",
+                self.pods_created,
+                moves * self.pods.recreated
             ));
         }
         if self.follow_ups.is_empty() {
             problems.push(format!(
-                "nobody was asked to change what calico-node would make a pool of {from} by"
+                "the migration requested no change of the setting from which calico-node would create a pool of {from}"
             ));
         }
         if self.probes.all.sent == 0 {
-            problems.push("no probe was sent: the traffic says nothing".to_owned());
+            problems.push("no probe was sent: losses are unknown".to_owned());
         }
-        let names = |class: &ClassCount| class.class == PathClass::PodToDns && class.totals.sent > 0;
-        if !self.watched.iter().any(names) {
-            problems.push("no name was asked for: the traffic says nothing about DNS".to_owned());
+        let resolved = |class: &ClassCount| class.class == PathClass::PodToDns && class.totals.sent > 0;
+        if !self.watched.iter().any(resolved) {
+            problems.push("no name was resolved: losses of DNS are unknown".to_owned());
         }
         if self.migration.looks == 0 {
-            problems.push("nobody looked at the nodes: their number out of work is not known".to_owned());
+            problems
+                .push("the nodes were not observed: the number of unavailable nodes is unknown".to_owned());
         }
         problems
     }
 
-    /// For people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let mut line = |words: std::fmt::Arguments<'_>| {
@@ -241,27 +246,24 @@ impl Report {
             let _ = writeln!(text, "{words}");
         };
         line(format_args!(
-            "migration {} in {:.1} s, at most {} nodes out of work at a time (Calico: {})",
+            "migration {} in {:.1} s; most nodes unavailable at the same time: {} (Calico: {})",
             self.migration.phase, self.migration.seconds, self.migration.most_unavailable, self.calico
         ));
         for stage in &self.migration.stages {
             line(format_args!("  {:<12} {:>6.1} s", stage.name, stage.seconds));
         }
         for follow_up in &self.follow_ups {
-            line(format_args!("a person was asked: {}", follow_up.asked));
-            line(format_args!("  and did: {}", follow_up.done));
+            line(format_args!("manual step requested: {}", follow_up.asked));
+            line(format_args!("  done: {}", follow_up.done));
         }
         line(format_args!(
             "{}",
             common::text(&self.probes, &self.pods).trim_end()
         ));
-        line(format_args!(
-            "{} pods were created in all meanwhile",
-            self.pods_created
-        ));
+        line(format_args!("pods created in total: {}", self.pods_created));
         for ClassCount { class, totals } in &self.watched {
             line(format_args!(
-                "  watched by the migration: {:<10} {:>7} sent, {:>5} lost, {:>5} of them answered too late",
+                "  probes of the migration: {:<10} {:>7} sent, {:>5} lost, {:>5} of them answered too late",
                 class.as_str(),
                 totals.sent,
                 totals.lost,
@@ -270,8 +272,8 @@ impl Report {
         }
         let routes = |counts: &Counts| counts.routes_in_old_range.values().sum::<usize>();
         line(format_args!(
-            "in the range that was left, by kubectl and ip: {} pods, {} blocks and claims, {} routes on {} nodes (before the migration, in \
-             the old one: {}, {}, {})",
+            "abandoned range, by kubectl and ip: pods {}, blocks and affinities {}, routes {}, nodes {} (source range before the \
+             migration: pods {}, blocks and affinities {}, routes {})",
             self.after.pods_in_old_range,
             self.after.blocks_in_old_range,
             routes(&self.after),
@@ -282,7 +284,7 @@ impl Report {
         ));
         if self.problems.is_empty() {
             line(format_args!(
-                "every pod is in the range to which it was led, and no rule or route of anybody else has changed"
+                "every pod has an address of the target range, and no foreign rule or route has changed"
             ));
         }
         for problem in &self.problems {
@@ -306,7 +308,7 @@ fn stages(status: &Value) -> Vec<Stage> {
         .collect()
 }
 
-/// Between two times as an object has them; 0 when one is missing.
+/// Seconds between two times of an object; 0 if one is missing.
 fn seconds(from: &Value, to: &Value) -> f64 {
     let time = |value: &Value| value.as_str()?.parse::<jiff::Timestamp>().ok();
     match (time(from), time(to)) {
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_has_the_counts_for_programs_and_the_times_of_stages() {
+    fn a_report_has_the_counts_and_the_times_of_stages() {
         let report = report(|_, after, _| {
             after.routes.insert("n1".to_owned(), Vec::new());
         });
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_left_is_a_problem_by_its_name() {
+    fn every_remaining_object_is_a_fault_with_its_name() {
         let report = report(|migration, after, seen| {
             migration["status"]["phase"] = json!("Halted");
             after.pods.push("sample/web-0".to_owned());
@@ -394,23 +396,23 @@ mod tests {
             seen.pods_created = 4;
             seen.hosts.push(HostReport {
                 name: "n2".to_owned(),
-                foreign_gone: vec!["route of somebody".to_owned()],
+                foreign_gone: vec!["foreign route".to_owned()],
                 foreign_new: Vec::new(),
             });
         });
-        let said = report.problems.join("\n");
+        let text = report.problems.join("\n");
         for word in [
             "Halted",
             "sample/web-0",
             "10-244-1-0-26",
             "default-ipv4-ippool",
             "node n1",
-            "nobody was asked",
-            "4 pods were created for 3",
+            "requested no change of the setting",
+            "pods created: found 4, needed at most 3",
             "gone from node n2",
         ] {
-            assert!(said.contains(word), "{word} is not in:\n{said}");
+            assert!(text.contains(word), "{word} is not in:\n{text}");
         }
-        assert_eq!(report.problems.len(), 8, "{said}");
+        assert_eq!(report.problems.len(), 8, "{text}");
     }
 }

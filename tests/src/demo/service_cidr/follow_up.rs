@@ -1,5 +1,5 @@
-//! The demo's operator: restarts the API server with another flag when the migration asks for it, and writes the name servers' new
-//! address into every kubelet.
+//! The demo's user: takes the manual steps that the migration requests. Restarts the API server with another flag, and writes the
+//! name servers' new address into every kubelet.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
@@ -15,28 +15,28 @@ use crate::cluster::Cluster;
 use crate::cluster::control_plane::{DNS_SERVICE, KUBERNETES_SERVICE, SERVICE_NETWORK};
 use crate::demo::scene::Scene;
 
-/// The Migration's words for it.
+/// The reasons in `status.blocked` while the migration waits for a manual step.
 const API_SERVERS: &str = "ApiServers";
 const CONFIGURATION: &str = "ConfigurationFollowUp";
-/// Between two looks at the Migration.
+/// Time between two reads of the Migration.
 const PACE: Duration = Duration::from_millis(500);
 const NODES_LIMIT: Duration = Duration::from_mins(2);
 
-/// One thing that was asked for and done.
+/// A manual step that was requested and taken.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FollowUp {
-    /// What the Migration said.
+    /// The Migration's message.
     pub asked: String,
-    /// What the operator did.
+    /// The action of the user.
     pub done: String,
 }
 
-/// Does what the migration asks for, as often as it asks, until somebody drops this. What was done is added to `all`.
+/// Takes each requested step once, until dropped, and adds it to `all`.
 pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<FollowUp>) -> Result<Infallible> {
     loop {
         tokio::time::sleep(PACE).await;
-        // The API server may be away for a moment.
+        // The API server may be unavailable for a moment.
         let Ok(status) = status(scene.cluster).await else {
             continue;
         };
@@ -44,44 +44,44 @@ pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<FollowUp>) -
         if all.iter().any(|follow_up| follow_up.asked == asked) {
             continue;
         }
-        let goes_back = status["serviceCidr"]["stage"]["direction"] == "Rollback";
-        let range = if goes_back {
+        let is_rollback = status["serviceCidr"]["stage"]["direction"] == "Rollback";
+        let range = if is_rollback {
             SERVICE_NETWORK.to_owned()
         } else {
             wanted.to.to_string()
         };
         let first = at_the_same_place(KUBERNETES_SERVICE, wanted.to.network());
         let done = match status["reason"].as_str() {
-            // One that is on its way has said nothing yet.
+            // A message without the flag requests nothing yet.
             Some(API_SERVERS) if asked.contains("--service-cluster-ip-range=") => {
-                scene.say(format_args!("the migration asks a person: {asked}"));
+                scene.say(format_args!("manual step requested: {asked}"));
                 scene
                     .cluster
                     .restart_with_services(&range, &[KUBERNETES_SERVICE, first])
                     .await?;
                 format!(
-                    "the API server and the controller manager run with --service-cluster-ip-range={range}"
+                    "started the API server and the controller manager with --service-cluster-ip-range={range}"
                 )
             }
             Some(CONFIGURATION) if asked.contains("clusterDNS") => {
-                scene.say(format_args!("the migration asks a person: {asked}"));
-                let address = if goes_back {
+                scene.say(format_args!("manual step requested: {asked}"));
+                let address = if is_rollback {
                     DNS_SERVICE
                 } else {
                     at_the_same_place(DNS_SERVICE, wanted.to.network())
                 };
-                cluster_dns(scene.cluster, address).await?;
-                format!("every kubelet runs with clusterDNS {address}")
+                set_cluster_dns(scene.cluster, address).await?;
+                format!("set clusterDNS {address} in every kubelet")
             }
             _ => continue,
         };
-        scene.say(format_args!("the person: {done}"));
+        scene.say(format_args!("manual step taken: {done}"));
         all.push(FollowUp { asked, done });
     }
 }
 
-/// Lets every kubelet tell new pods this name server.
-async fn cluster_dns(cluster: &Cluster, address: Ipv4Addr) -> Result<()> {
+/// Sets this name server in the configuration of every kubelet: new pods receive it.
+async fn set_cluster_dns(cluster: &Cluster, address: Ipv4Addr) -> Result<()> {
     let nodes = cluster.node_names().await;
     for node in &nodes {
         let file = cluster.disk(node).join("etc/kubernetes/kubelet.json");

@@ -1,4 +1,4 @@
-//! Another range for the Services of a cluster.
+//! Demo of a migration to another Service range.
 
 pub mod cases;
 mod follow_up;
@@ -31,69 +31,69 @@ use report::Report;
 pub use sample::Size;
 use sample::{Asked, Lasting, Prober, at_the_same_place};
 
-/// Where the Services of the demo go.
+/// The target range of the demo.
 const NEW_RANGE: &str = "172.31.0.0/16";
-/// How long both addresses answer at the end, in seconds: who looks at a demo does not wait for a day.
+/// `soakSeconds`: the time for which both addresses of a Service answer at the end. The default is a day, too long for a demo.
 const SOAK: u32 = 15;
-/// Milliseconds between two questions to each address, and to a few of them: all of them so often is more than two processors can do
-/// beside a cluster.
+/// Milliseconds between two probes of each address, and of a few of them: two processors that also run a cluster cannot probe all
+/// of them that often.
 const INTERVAL: u64 = 200;
 const OFTEN: u64 = 10;
-/// How many are asked so often.
+/// Number of addresses that are probed often.
 const FEW: usize = 2;
-/// The name that they ask for.
+/// The name that the probers resolve.
 const RESOLVED: &str = "echo.traffic.svc.cluster.local";
-/// Who asks the addresses that Services have before, and those that they get.
-const ASKS_OLD: [&str; 2] = ["asks-old", "asks-old-often"];
-const ASKS_NEW: [&str; 2] = ["asks-new", "asks-new-often"];
-/// And who asks for those that are not answered while pods start again.
-const ASKS_UNTIL_THEN: [&str; 3] = [
-    "asks-old-until-restart",
-    "asks-new-until-restart",
-    ASKS_NODE_PORTS,
+/// The probers of the addresses that Services have before the migration, and of their new ones.
+const OLD_PROBERS: [&str; 2] = ["old-addresses", "old-addresses-often"];
+const NEW_PROBERS: [&str; 2] = ["new-addresses", "new-addresses-often"];
+/// The probers of addresses that do not answer while pods restart.
+const PROBERS_UNTIL_RESTART: [&str; 3] = [
+    "old-addresses-until-restart",
+    "new-addresses-until-restart",
+    NODE_PORT_PROBER,
 ];
-/// Among them who asks node ports: from a node's network. A kube-proxy that looks for old connections forgets how those of pods to node ports
-/// of other nodes were masqueraded, and the answer that is on its way in that moment is lost (docs/limits.md).
-const ASKS_NODE_PORTS: &str = "asks-node-ports";
+/// One of these: the prober of node ports, on a node's network. A kube-proxy that removes old connections forgets how connections
+/// of pods to node ports of other nodes were masqueraded, and answers in transit at that moment are lost (docs/limits.md).
+const NODE_PORT_PROBER: &str = "node-ports";
 
-/// The longest time without an answer that does not stop the migration. Whether anything is lost the demo's own probers say; two
-/// processors that carry three nodes and hundred Services let a pod wait for longer than the two seconds of the default.
+/// `maxGapMilliseconds`: the longest time without an answer that does not stop the migration. With three nodes and a hundred
+/// Services on two processors a pod waits longer than the two seconds of the default. The demo's own probers count the losses.
 const MAX_GAP: u32 = 10_000;
-/// What the lab's Corefile says.
+/// The setting in the lab's Corefile.
 const LAMEDUCK: &str = "lameduck 5s";
-/// And how long before somebody takes it back: until he has.
+/// `soakSeconds` before a rollback: the migration must not end before the user rolls it back.
 const SOAK_BEFORE_BACK: u32 = 3600;
 
-/// What the demo is asked for.
+/// The options of the demo.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// The range that Services come to.
+    /// The target range.
     pub to: Ipv4Net,
-    /// Where the Services are at the end.
+    /// Where the migration ends.
     pub end: End,
-    /// How many Services there are.
+    /// The number of Services.
     pub size: Size,
-    /// Whether some Services are deleted and made again first, to see what that loses.
+    /// Whether some Services are deleted and created again first, to count the losses of that.
     pub beside_recreation: bool,
     /// More fields of the spec, as JSON to merge.
     pub spec: Value,
-    /// How long each way may take.
+    /// Limit of the migration, and of the rollback.
     pub limit: Duration,
-    /// When it is taken back.
+    /// When the migration is rolled back.
     pub turn: Turn,
 }
 
-/// When a migration is taken back.
+/// When a migration is rolled back.
 #[derive(Clone, Copy, Debug)]
 pub enum Turn {
-    /// Once every pod was told new addresses, whatever Services that came late have.
+    /// Once every pod has received new addresses, even if later Services have old ones.
     EveryPodWasTold,
     /// In stage Soak.
     Soak,
 }
 
 impl Wanted {
-    /// The demo's range.
+    /// The options with the demo's target range.
     pub fn new(end: End, beside_recreation: bool) -> Result<Self> {
         Ok(Self {
             to: NEW_RANGE.parse().context("the demo's new range")?,
@@ -121,7 +121,7 @@ pub fn manifest(wanted: &Wanted) -> Value {
     migration(&spec)
 }
 
-/// Spoils the cluster as the case says, and returns what the tool answers. The cluster has to be as [`own_path`] leaves it.
+/// Breaks the cluster as the case says, and returns the output of the refusal. [`own_path`] must have run before.
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
     let wanted = Wanted {
         spec: breaking::spec(cluster, case).await?,
@@ -133,21 +133,21 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
     forgotten.map(|()| text)
 }
 
-/// A migration that has been prepared: what was there before is known.
+/// A prepared migration, with the state from before it.
 pub struct Run<'cluster> {
-    /// The cluster, and what was there before.
+    /// The cluster, with the state from before the migration.
     pub scene: Scene<'cluster>,
     wanted: Wanted,
     before: BTreeMap<String, Value>,
     recreation: Option<Recreation>,
 }
 
-/// Every pod starts again: nobody's are counted as moved without need.
+/// Whether a pod counts: every pod restarts, except those of the migration itself.
 fn counts(pod: &Pod) -> bool {
     pod.labels().get(names::COMPONENT_LABEL).map(String::as_str) != Some(names::TRAFFIC_COMPONENT)
 }
 
-/// Whether it goes this way and is in one of these stages.
+/// Whether the migration runs in this direction and is in one of these stages.
 fn is_in_stage(known: &Value, direction: &str, stages: &[&str]) -> bool {
     let now = &known["stage"];
     now["direction"] == direction && now["name"].as_str().is_some_and(|name| stages.contains(&name))
@@ -164,7 +164,7 @@ async fn status(cluster: &Cluster) -> Result<Value> {
 }
 
 impl<'cluster> Run<'cluster> {
-    /// Makes the sample and who asks it, lets replumb reach the API server by its own address, and looks at every Service.
+    /// Creates the sample and its probers, lets replumb connect to the API server without a Service, and observes every Service.
     pub async fn begin(cluster: &'cluster Cluster, tools: &Tools, wanted: Wanted) -> Result<Self> {
         let api = cluster.api();
         let image = "jsonpath={.spec.template.spec.containers[0].image}";
@@ -177,7 +177,7 @@ impl<'cluster> Run<'cluster> {
         for workload in sample::workloads(wanted.size) {
             api.rolled_out(&workload, sample::NAMESPACE, LIMIT).await?;
         }
-        lingers(cluster, wanted.size).await?;
+        extend_answering(cluster, wanted.size).await?;
         let recreation = if wanted.beside_recreation {
             Some(recreation::count(cluster, &image).await?)
         } else {
@@ -193,13 +193,13 @@ impl<'cluster> Run<'cluster> {
         let new_dns = at_the_same_place(DNS_SERVICE, wanted.to.network());
         for (names, asked, until_then, dns) in [
             (
-                [ASKS_OLD[0], ASKS_OLD[1], ASKS_UNTIL_THEN[0]],
+                [OLD_PROBERS[0], OLD_PROBERS[1], PROBERS_UNTIL_RESTART[0]],
                 &asked.old,
                 &later.old,
                 DNS_SERVICE,
             ),
             (
-                [ASKS_NEW[0], ASKS_NEW[1], ASKS_UNTIL_THEN[1]],
+                [NEW_PROBERS[0], NEW_PROBERS[1], PROBERS_UNTIL_RESTART[1]],
                 &asked.new,
                 &later.new,
                 new_dns,
@@ -212,12 +212,12 @@ impl<'cluster> Run<'cluster> {
                 (names[2], until_then.as_slice(), INTERVAL),
             ];
             if dns == DNS_SERVICE {
-                probers.push((ASKS_NODE_PORTS, later.node_ports.as_slice(), INTERVAL));
+                probers.push((NODE_PORT_PROBER, later.node_ports.as_slice(), INTERVAL));
             }
             for (name, asked, interval) in probers {
                 let prober = sample::prober(&Prober {
                     name,
-                    on_host: name == ASKS_NODE_PORTS,
+                    on_host: name == NODE_PORT_PROBER,
                     image: &image,
                     asked,
                     resolved: RESOLVED,
@@ -232,8 +232,8 @@ impl<'cluster> Run<'cluster> {
         own_path(cluster).await?;
         let scene = Scene::observe(cluster, tools, counts).await?;
         scene.say(format_args!(
-            "{} Services are there; {} places of them are asked, at both of their addresses, every {INTERVAL} ms, and {FEW} of them, like both name \
-             servers, every {OFTEN} ms",
+            "Services: {}; probed at the old and the new address every {INTERVAL} ms: {}, of which {FEW}, and both name servers, \
+             every {OFTEN} ms",
             before.len(),
             asked.old.len() + later.old.len() + later.node_ports.len()
         ));
@@ -245,7 +245,7 @@ impl<'cluster> Run<'cluster> {
         })
     }
 
-    /// Shows checks and plan, starts the migration, follows it to its end, and does meanwhile what it asks a person for.
+    /// Shows checks and plan, starts the migration, follows it until it ends, and takes the manual steps that it requests.
     pub async fn migrate(&self) -> Result<Vec<FollowUp>> {
         let mut done = Vec::new();
         let work = async {
@@ -275,19 +275,18 @@ impl<'cluster> Run<'cluster> {
             .scene
             .operator
             .expect_within(Exit::Done, &apply, self.wanted.limit);
-        // Who asks an address that is given up gets no answer any more: that ends before.
+        // A deleted address no longer answers: its probers end before.
         let ends = async {
             self.until_every_pod_was_told().await?;
-            self.end(&ASKS_OLD).await?;
-            self.scene
-                .say("nobody of the demo's asks by an old address any more");
+            self.end(&OLD_PROBERS).await?;
+            self.scene.say("the probers of the old addresses have ended");
             anyhow::Ok(())
         };
         tokio::try_join!(followed, ends)?;
         Ok(())
     }
 
-    /// Every pod was told new addresses; then the operator takes all of it back.
+    /// Migrates until every pod has received new addresses, and then rolls back.
     async fn there_and_back(&self, file: &str) -> Result<()> {
         self.scene.say("kubectl replumb apply --yes");
         self.scene
@@ -296,31 +295,30 @@ impl<'cluster> Run<'cluster> {
             .await?;
         self.until_every_pod_was_told().await?;
         let ends = async {
-            let given_up = ["FollowUp", "Restart", "Release"];
-            self.until_stage("Rollback", "the Services have their old addresses", &given_up)
+            let exchanged = ["FollowUp", "Restart", "Release"];
+            self.until_stage("Rollback", "the Services have their old addresses", &exchanged)
                 .await?;
-            self.end(&ASKS_NEW).await?;
-            self.scene
-                .say("nobody of the demo's asks by a new address any more");
+            self.end(&NEW_PROBERS).await?;
+            self.scene.say("the probers of the new addresses have ended");
             anyhow::Ok(())
         };
         tokio::try_join!(self.scene.roll_back_within(self.wanted.limit), ends)?;
         Ok(())
     }
 
-    /// The Services have their new addresses, and the last pod has started again. Ends before whoever asks pods that do not answer while
-    /// they start again.
+    /// Waits until the Services have their new addresses and the last pod has restarted. Ends the probers of pods that do not
+    /// answer during a restart.
     async fn until_every_pod_was_told(&self) -> Result<()> {
         let exchanged = ["FollowUp", "Restart", "Soak"];
         self.until_stage("Forward", "the Services have their new addresses", &exchanged)
             .await?;
-        self.end(&ASKS_UNTIL_THEN).await?;
-        self.until("the last pods have started again", |known| {
-            let no_pod_was_told =
+        self.end(&PROBERS_UNTIL_RESTART).await?;
+        self.until("the last pods have restarted", |known| {
+            let all_have_new =
                 known["podsWithSourceAddresses"] == 0 && known["targetAnnouncedSince"].is_string();
             match self.wanted.turn {
-                Turn::EveryPodWasTold => no_pod_was_told,
-                Turn::Soak => no_pod_was_told && is_in_stage(known, "Forward", &["Soak"]),
+                Turn::EveryPodWasTold => all_have_new,
+                Turn::Soak => all_have_new && is_in_stage(known, "Forward", &["Soak"]),
             }
         })
         .await
@@ -331,16 +329,16 @@ impl<'cluster> Run<'cluster> {
             .await
     }
 
-    /// Waits until the status of the range of Services is so.
-    async fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<()> {
+    /// Waits for a condition of `status.serviceCidr`.
+    async fn until(&self, what: &str, is_reached: impl Fn(&Value) -> bool) -> Result<()> {
         let cluster = self.scene.cluster;
         until(what, self.wanted.limit, &cluster.directory().logs(), async || {
             let known = &status(cluster).await?["serviceCidr"];
-            Ok(if is_so(known) {
+            Ok(if is_reached(known) {
                 Observation::Done(())
             } else {
                 Observation::NotYet(format!(
-                    "{}, pods that were told an address that is left: {}",
+                    "stage {}, pods with addresses of the source range: {}",
                     known["stage"]["name"], known["podsWithSourceAddresses"]
                 ))
             })
@@ -348,7 +346,7 @@ impl<'cluster> Run<'cluster> {
         .await
     }
 
-    /// Ends these probers, each with its last report.
+    /// Ends these probers; each writes its last report.
     async fn end(&self, probers: &[&str]) -> Result<()> {
         let deployments: Vec<String> = probers.iter().map(|name| format!("deployment/{name}")).collect();
         let mut arguments = vec!["-n", "traffic", "delete", "--cascade=foreground"];
@@ -357,12 +355,12 @@ impl<'cluster> Run<'cluster> {
         Ok(())
     }
 
-    /// Ends the traffic, looks at every Service again, and says how it went.
+    /// Ends the traffic, observes every Service again, and makes the report.
     pub async fn report(&self, followed: Vec<FollowUp>) -> Result<Report> {
         let cluster = self.scene.cluster;
         self.end(match self.wanted.end {
-            End::Migrated => &ASKS_NEW,
-            End::RolledBack => &ASKS_OLD,
+            End::Migrated => &NEW_PROBERS,
+            End::RolledBack => &OLD_PROBERS,
         })
         .await?;
         let status = status(cluster).await?;
@@ -386,14 +384,14 @@ impl<'cluster> Run<'cluster> {
     }
 }
 
-/// Pods of the traffic, and name servers, go on answering as long as those of the sample do.
-async fn lingers(cluster: &Cluster, size: Size) -> Result<()> {
+/// Lets pods of the traffic and the name servers answer after their SIGTERM for as long as pods of the sample.
+async fn extend_answering(cluster: &Cluster, size: Size) -> Result<()> {
     let api = cluster.api();
     let in_system = ["-n", "kube-system"];
     let system = async |arguments: &[&str]| api.kubectl(&[&in_system, arguments].concat()).await;
     let text = system(&["get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}"]).await?;
     let longer = text.replace(LAMEDUCK, &format!("lameduck {}s", size.lingers()));
-    ensure!(longer != text, "the Corefile does not say {LAMEDUCK}: {text}");
+    ensure!(longer != text, "the Corefile does not contain {LAMEDUCK}: {text}");
     let patch = json!({ "data": { "Corefile": longer } }).to_string();
     system(&["patch", "configmap", "coredns", "--type=merge", "-p", &patch]).await?;
     system(&["rollout", "restart", "deployment/coredns"]).await?;
@@ -409,7 +407,7 @@ async fn lingers(cluster: &Cluster, size: Size) -> Result<()> {
     api.rolled_out("deployment/echo", "traffic", LIMIT).await
 }
 
-/// As a person does before: coordinator and agents reach the API server by no address of a Service.
+/// The user's step before the migration: coordinator and agents connect to the API server without a Service.
 pub async fn own_path(cluster: &Cluster) -> Result<()> {
     let address: Ipv4Addr = cluster.control_plane_address().await;
     let (host, port) = (

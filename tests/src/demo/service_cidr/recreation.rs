@@ -1,5 +1,5 @@
-//! What was done without this tool: Services are deleted and made again with another address. What that loses is counted beside the
-//! migration, in the same cluster under the same load.
+//! The way without replumb: Services are deleted and created again with another address. Its losses are counted for comparison
+//! with the migration, in the same cluster under the same load.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -16,43 +16,43 @@ use crate::cluster::control_plane::DNS_SERVICE;
 use crate::cluster::wait::{Observation, until};
 use crate::demo::traffic;
 
-/// How many Services.
+/// Number of Services.
 const SERVICES: u8 = 3;
-/// The range that they come to: neither the one of before nor the one of the migration.
+/// Their new range: neither the source range nor the target range of the migration.
 const RANGE: &str = "172.29.0.0/24";
 const RANGE_NAME: &str = "by-hand";
-const PROBER: &str = "asks-recreated";
-/// Milliseconds between two questions.
+const PROBER: &str = "recreated-addresses";
+/// Milliseconds between two probes.
 const INTERVAL: u64 = 10;
-/// How long they are asked before, and after the last one was made again.
+/// Time of probing before the first deletion, and after the last creation.
 const BEFORE: Duration = Duration::from_secs(5);
 const AFTER: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// What was lost.
+/// The losses.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Recreation {
-    /// How many Services were deleted and made again.
+    /// Number of Services that were deleted and created again.
     pub services: u8,
-    /// Requests to the addresses that they had.
+    /// Requests to their old addresses.
     pub at_old_addresses: Counted,
-    /// Requests to those that they got, from the first answer on.
+    /// Requests to their new addresses, from the first answer on.
     pub at_new_addresses: Counted,
-    /// Questions for the name of one of them.
+    /// DNS queries for the name of one of them.
     pub by_name: Counted,
 }
 
 /// Requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counted {
-    /// How many were made.
+    /// Number of requests.
     pub sent: u64,
-    /// How many got no answer.
+    /// Number of requests without an answer.
     pub lost: u64,
 }
 
-/// Makes Services, deletes them and makes them again with other addresses, and takes them away.
+/// Creates Services, deletes them, creates them again with other addresses, and removes them.
 pub async fn count(cluster: &Cluster, image: &str) -> Result<Recreation> {
     let api = cluster.api();
     let network: Ipv4Net = RANGE.parse().context("the range of this comparison")?;
@@ -87,7 +87,11 @@ pub async fn count(cluster: &Cluster, image: &str) -> Result<Recreation> {
             .kubectl(&["-n", sample::NAMESPACE, "get", "service", &name, "-o", path])
             .await?;
         asked.push(format!("{name}@old={old}:{}", sample::PORT));
-        asked.push(format!("{name}@new={}:{}", new(network, number), sample::PORT));
+        asked.push(format!(
+            "{name}@new={}:{}",
+            new_address(network, number),
+            sample::PORT
+        ));
     }
     let resolved = format!("{}.{}.svc.cluster.local", name(0), sample::NAMESPACE);
     let prober = sample::prober(&sample::Prober {
@@ -107,7 +111,7 @@ pub async fn count(cluster: &Cluster, image: &str) -> Result<Recreation> {
         let name = name(number);
         api.kubectl(&["-n", sample::NAMESPACE, "delete", "service", &name])
             .await?;
-        let spec = json!({ "clusterIP": new(network, number) });
+        let spec = json!({ "clusterIP": new_address(network, number) });
         api.apply(&sample::service(&name, &spec).to_string()).await?;
     }
     tokio::time::sleep(AFTER).await;
@@ -127,7 +131,7 @@ fn name(number: u8) -> String {
     format!("recreated-{number}")
 }
 
-fn new(network: Ipv4Net, number: u8) -> Ipv4Addr {
+fn new_address(network: Ipv4Net, number: u8) -> Ipv4Addr {
     let [first, second, third, _] = network.network().octets();
     Ipv4Addr::new(first, second, third, 10 + number)
 }
@@ -151,7 +155,7 @@ fn counted(reports: &[Report]) -> Recreation {
     found
 }
 
-/// For people.
+/// The losses as text.
 pub fn text(found: &Recreation) -> String {
     let Recreation {
         services,
@@ -160,13 +164,13 @@ pub fn text(found: &Recreation) -> String {
         by_name,
     } = found;
     format!(
-        "beside it {services} Services were deleted and made again: {} of {} requests to their old addresses were lost, {} of {} to their \
-         new ones, {} of {} questions for a name\n",
+        "for comparison, Services deleted and created again: {services}; lost requests to their old addresses: {} of {}, to \
+         their new addresses: {} of {}, DNS queries: {} of {}\n",
         old.lost, old.sent, new.lost, new.sent, by_name.lost, by_name.sent
     )
 }
 
-/// Whether it shows anything: whoever asked the old addresses has lost them.
+/// Whether the comparison is valid: requests to the old addresses must be lost.
 pub fn shows(found: &Recreation) -> bool {
     found.at_old_addresses.lost > 0
 }
@@ -178,16 +182,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_gets_an_address_of_its_own() {
+    fn every_service_has_another_address() {
         let network = RANGE.parse().unwrap();
         let all: std::collections::BTreeSet<Ipv4Addr> =
-            (0..SERVICES).map(|number| new(network, number)).collect();
+            (0..SERVICES).map(|number| new_address(network, number)).collect();
         assert_eq!(all.len(), usize::from(SERVICES));
         assert!(all.iter().all(|address| network.contains(address)));
     }
 
     #[test]
-    fn what_is_counted_where() {
+    fn losses_are_counted_by_address_and_name() {
         let flow = |target: &str, sent: u64, lost: u64| {
             json!({
                 "class": "pod-to-service", "target": target, "address": "", "outages": [],
@@ -198,7 +202,9 @@ mod tests {
         let report: Value = json!({
             "prober": PROBER, "node": "n", "started": "2026-01-01T00:00:00Z", "updated": "2026-01-01T00:00:00Z", "finished": true,
             "intervalMs": 10, "timeoutMs": 4000, "longestPauseMs": 0,
-            "flows": [flow("recreated-0@old", 9, 5), flow("recreated-1@old", 9, 4), flow("recreated-0@new", 7, 1), flow("a.name", 3, 2)],
+            "flows": [
+                flow("recreated-0@old", 9, 5), flow("recreated-1@old", 9, 4), flow("recreated-0@new", 7, 1), flow("a.name", 3, 2),
+            ],
         });
         let found = counted(&[serde_json::from_value(report).unwrap()]);
         assert_eq!(found.at_old_addresses, Counted { sent: 18, lost: 9 });

@@ -1,4 +1,4 @@
-//! How a change of the Services' range went: for people as text, for programs as JSON.
+//! Report of a migration to another Service range, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,11 +14,11 @@ use super::recreation::{self, Recreation};
 use crate::demo::End;
 use crate::demo::report::{self as common, Pods};
 
-/// Events that tell of a Service whose address is nobody's.
+/// Reasons of events about a Service whose address is not allocated.
 const WRONG: [&str; 2] = ["ClusterIPOutOfRange", "ClusterIPNotAllocated"];
-/// How long ago such an event may be.
+/// The age up to which such an event counts.
 const LAST: SignedDuration = SignedDuration::from_mins(2);
-/// Of the metadata, what whoever owns a Service has written, or is known by.
+/// Fields of the metadata that the owner of a Service has written, or that identify it.
 const KEPT: [&str; 6] = [
     "uid",
     "labels",
@@ -28,28 +28,28 @@ const KEPT: [&str; 6] = [
     "creationTimestamp",
 ];
 
-/// How it went.
+/// The report.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// Where the migration ended.
+    /// The phase in which the migration ended.
     pub phase: String,
-    /// From the first change to the last.
+    /// The stages, in order.
     pub stages: Vec<String>,
     /// The requests, by class of path.
     pub requests: Requests,
     /// The Services.
     pub services: Services,
-    /// Ranges that give out addresses at the end, by the name of their object.
+    /// Ranges from which addresses are allocated at the end, by the name of their `ServiceCIDR`.
     pub ready_ranges: BTreeMap<String, Vec<String>>,
-    /// Events of Services whose address is nobody's.
+    /// Events about Services whose address is not allocated.
     pub wrong_events: Vec<String>,
-    /// What a person was asked for on the way, and did.
+    /// The manual steps that the migration requested, with the user's actions.
     pub follow_ups: Vec<FollowUp>,
-    /// What deleting Services and making them again lost, beside it, if that was asked for.
+    /// For comparison, the losses of deleting Services and creating them again; only on request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recreation: Option<Recreation>,
-    /// What is not as it should be; empty is well.
+    /// Faults that were found; empty is a pass.
     pub problems: Vec<String>,
 }
 
@@ -57,9 +57,9 @@ pub struct Report {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Requests {
-    /// How many were lost.
+    /// Number of lost requests.
     pub lost: u64,
-    /// By class.
+    /// All counts, by class of path.
     #[serde(flatten)]
     pub summary: Summary,
 }
@@ -68,21 +68,21 @@ pub struct Requests {
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Services {
-    /// How many there are.
+    /// Number of Services.
     pub all: usize,
-    /// How many have an address that they can exchange.
+    /// Number of Services with an address that can be exchanged.
     pub movable: usize,
-    /// How many have another address than before.
+    /// Number of Services with another address than before.
     pub moved: usize,
-    /// Which those are.
+    /// Their names.
     #[serde(skip)]
     moved_names: Vec<String>,
-    /// What of a Service is different besides its address.
+    /// Differences of Services in fields other than the address.
     pub changed_other_than_ip: Vec<String>,
 }
 
 impl Report {
-    /// Puts it together, and judges it.
+    /// Makes the report from the observations, and lists the faults.
     #[expect(clippy::too_many_arguments, reason = "each is a part of one report")]
     pub fn of(
         end: End,
@@ -116,20 +116,23 @@ impl Report {
 
     fn judge(&self, end: End) -> Vec<String> {
         let mut problems = Vec::new();
-        let wanted = match end {
+        let needed = match end {
             End::Migrated => "Completed",
             End::RolledBack => "RolledBack",
         };
-        if self.phase != wanted {
-            problems.push(format!("the migration ended as {:?}", self.phase));
+        if self.phase != needed {
+            problems.push(format!(
+                "phase of the migration: found {}, needed {needed}",
+                self.phase
+            ));
         }
         if self.requests.lost > 0 {
-            problems.push(format!("{} requests were lost", self.requests.lost));
+            problems.push(format!("lost requests: {}", self.requests.lost));
         }
         problems.extend(self.services.changed_other_than_ip.iter().cloned());
         if self.ready_ranges.len() != 1 {
             problems.push(format!(
-                "these ranges give out addresses: {:?}",
+                "ranges from which addresses are allocated: found {:?}, needed exactly one",
                 self.ready_ranges
             ));
         }
@@ -139,13 +142,16 @@ impl Report {
             .as_ref()
             .is_some_and(|found| !recreation::shows(found))
         {
-            problems.push("what was deleted and made again lost nothing: it was not asked".to_owned());
+            problems.push(
+                "deleting Services and creating them again lost no request: their probers did not work"
+                    .to_owned(),
+            );
         }
         let Services { moved, movable, .. } = self.services;
         match end {
             End::Migrated if moved == movable && moved > 0 => {}
             End::Migrated => problems.push(format!(
-                "{moved} of {movable} Services have another address than before"
+                "Services with another address than before: found {moved}, needed {movable}"
             )),
             End::RolledBack => problems.extend(
                 self.services
@@ -157,14 +163,14 @@ impl Report {
         problems
     }
 
-    /// For people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
         let _ = writeln!(text, "migration {}: {}", self.phase, self.stages.join(" → "));
         let _ = writeln!(
             text,
-            "Services: {} of {} have another address, {} differ otherwise",
+            "Services with another address: {} of {}; other differences: {}",
             self.services.moved,
             self.services.all,
             self.services.changed_other_than_ip.len()
@@ -172,7 +178,7 @@ impl Report {
         for (name, ranges) in &self.ready_ranges {
             let _ = writeln!(
                 text,
-                "range {} gives out addresses (ServiceCIDR {name})",
+                "range from which addresses are allocated: {} (ServiceCIDR {name})",
                 ranges.join(",")
             );
         }
@@ -221,7 +227,7 @@ fn compare(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) ->
     let new = after.keys().filter(|name| !before.contains_key(*name));
     services
         .changed_other_than_ip
-        .extend(new.map(|name| format!("Service {name} was not there before")));
+        .extend(new.map(|name| format!("Service {name} is new")));
     services
 }
 
@@ -246,16 +252,16 @@ fn ready(ranges: &Value) -> BTreeMap<String, Vec<String>> {
         .collect()
 }
 
-/// Events of the last minutes. Before, the API server may look at a helper that has just given its address up.
+/// Events of the last minutes. Earlier events may be about a helper Service that had just released its address.
 fn wrong(events: &Value, now: Timestamp) -> Vec<String> {
     let all = events["items"].as_array().into_iter().flatten();
-    let is_late = |event: &&Value| {
+    let is_recent = |event: &&Value| {
         let times = ["lastTimestamp", "eventTime"].into_iter();
         let mut times = times.filter_map(|field| event[field].as_str()?.parse::<Timestamp>().ok());
         times.next().is_none_or(|at| now.duration_since(at) < LAST)
     };
     all.filter(|event| WRONG.iter().any(|reason| event["reason"] == *reason))
-        .filter(is_late)
+        .filter(is_recent)
         .map(|event| format!("event {}: {}", event["reason"], event["message"]))
         .collect()
 }
@@ -267,13 +273,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_wrong_minutes_ago_and_was_mended_is_no_problem() {
+    fn only_recent_events_are_faults() {
         let event = |reason: &str, at: &str| json!({ "reason": reason, "message": "an address", "lastTimestamp": at });
         let events = json!({ "items": [
             event("ClusterIPOutOfRange", "2026-11-23T17:00:00Z"),
             event("ClusterIPOutOfRange", "2026-11-23T17:09:00Z"),
             event("Started", "2026-11-23T17:09:00Z"),
-            { "reason": "ClusterIPNotAllocated", "message": "nobody knows when" },
+            { "reason": "ClusterIPNotAllocated", "message": "without a time" },
         ] });
         let found = wrong(&events, "2026-11-23T17:10:00Z".parse().unwrap());
         assert_eq!(found.len(), 2, "{found:?}");

@@ -1,4 +1,4 @@
-//! Services of every class, and who asks each of them at both of its addresses.
+//! Services of every class, and the probers of each Service at its old and its new address.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -8,34 +8,34 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 
-/// Where the sample lives.
+/// Namespace of the sample.
 pub const NAMESPACE: &str = "services";
-/// Start of the names of those who stand behind the Services.
+/// Prefix of the names of the workloads behind the Services.
 const ANSWER: &str = "answer-";
-/// Who stands behind those that lead to pods of one node alone: a `DaemonSet`. A node without any of their pods answers by a bridge alone.
+/// The `DaemonSet` behind the Services with a `Local` traffic policy: on a node without a pod of it only a bridge would answer.
 const EVERYWHERE: &str = "answer-everywhere";
 /// The port of both protocols.
 pub const PORT: u16 = 7000;
-/// After so many seconds more than it answers a pod is ended.
+/// Seconds between a pod's last answer and its SIGKILL.
 const GRACE: u32 = 10;
 
 /// The smallest node port of the sample.
 const FIRST_NODE_PORT: u16 = 31_000;
-/// An address outside the cluster (RFC 5737), by which one Service is asked as well.
+/// An address outside the cluster (RFC 5737), the external address of one Service.
 const EXTERNAL_ADDRESS: &str = "192.0.2.70";
 
-/// How many Services there are. Of every class that a Service may be of there is one at least.
+/// The number of Services. Every class of Services has at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// More than forty.
+    /// More than forty Services.
     Whole,
-    /// So few that the way is a short one.
+    /// Few Services, for a short migration.
     Small,
 }
 
 impl Size {
-    /// So many seconds a pod answers after it was told to end: until then every kube-proxy has learned of it. With the probes of more
-    /// than forty Services on two processors one learned after 17 s.
+    /// Seconds for which a pod answers after its SIGTERM. Meanwhile every kube-proxy removes the pod from its rules: with the
+    /// probes of more than forty Services on two processors one kube-proxy needed 17 s.
     pub fn lingers(self) -> u32 {
         match self {
             Self::Whole => 25,
@@ -48,7 +48,7 @@ impl Size {
         self.lingers() + GRACE
     }
 
-    /// Its arguments.
+    /// Arguments of such a pod.
     pub fn serves(self) -> [String; 2] {
         [
             "serve".to_owned(),
@@ -56,8 +56,8 @@ impl Size {
         ]
     }
 
-    /// Deployments that stand behind the Services, each behind some of them. Were all behind the same pods, each start of a pod would
-    /// change the endpoints of them all, and kube-controller-manager writes 20 objects a second.
+    /// Number of Deployments behind the Services, each behind some of them. If the same pods were behind all Services, each start
+    /// of a pod would change the endpoints of all of them, and kube-controller-manager writes only 20 objects a second.
     fn answers(self) -> usize {
         match self {
             Self::Whole => 6,
@@ -65,7 +65,7 @@ impl Size {
         }
     }
 
-    /// Services of which nothing is special.
+    /// Number of Services without special fields.
     fn plain(self) -> usize {
         match self {
             Self::Whole => 26,
@@ -73,7 +73,7 @@ impl Size {
         }
     }
 
-    /// Those with node ports.
+    /// Number of Services with node ports.
     fn node_ports(self) -> u16 {
         match self {
             Self::Whole => 5,
@@ -81,7 +81,7 @@ impl Size {
         }
     }
 
-    /// Those of every other class.
+    /// Number of Services of each other class.
     fn others(self) -> u16 {
         match self {
             Self::Whole => 2,
@@ -90,7 +90,7 @@ impl Size {
     }
 }
 
-/// Namespace, pods that answer, and Services; `api_server` is the endpoint of the one whose endpoints are written by hand.
+/// The namespace, the pods that answer, and the Services; `api_server` is the endpoint of the Service without a selector.
 pub fn objects(size: Size, image: &str, api_server: Ipv4Addr) -> Value {
     let mut items =
         vec![json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } })];
@@ -102,7 +102,7 @@ pub fn objects(size: Size, image: &str, api_server: Ipv4Addr) -> Value {
         }
         items.push(object(&name, &spec));
     }
-    // Nobody selects pods for it: its endpoints are somebody's own.
+    // The Service has no selector: its owner writes its endpoints.
     items.push(json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": { "name": "by-hand-1", "namespace": NAMESPACE, "labels": { "kubernetes.io/service-name": "by-hand" } },
@@ -112,7 +112,7 @@ pub fn objects(size: Size, image: &str, api_server: Ipv4Addr) -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": items })
 }
 
-/// Those who answer, as kubectl names them.
+/// The workloads that answer, as kubectl names them.
 pub fn workloads(size: Size) -> impl Iterator<Item = String> {
     let of_deployments = deployments(size).map(|name| format!("deployment/{name}"));
     of_deployments.chain([format!("daemonset/{EVERYWHERE}")])
@@ -137,13 +137,13 @@ fn object(name: &str, spec: &Value) -> Value {
     })
 }
 
-/// A Service of this name that leads to the sample's pods; `more` are fields of its spec.
+/// A Service of this name that selects the sample's pods; `more` are fields of its spec.
 pub fn service(name: &str, more: &Value) -> Value {
-    object(name, &to_pods(more))
+    object(name, &to_sample(more))
 }
 
-/// The spec of a Service that leads to the sample's pods.
-fn to_pods(more: &Value) -> Value {
+/// The spec of a Service that selects the sample's pods.
+fn to_sample(more: &Value) -> Value {
     let mut spec = json!({
         "selector": { "app": answer(0) },
         "ports": [
@@ -192,13 +192,13 @@ fn template(size: Size, name: &str, image: &str) -> Value {
 
 /// Every Service, by name.
 fn services(size: Size) -> Vec<(String, Value)> {
-    let of = to_pods;
+    let of = to_sample;
     let mut all: Vec<(String, Value)> = (0..size.plain())
         .map(|number| (format!("plain-{number}"), of(&json!({}))))
         .collect();
-    let at_nodes = |number: u16, policy: &str| {
+    let node_port = |number: u16, policy: &str| {
         let mut spec = of(&json!({ "type": "NodePort", "externalTrafficPolicy": policy }));
-        // Of both protocols the same: whoever asks knows one.
+        // The same for both protocols: a prober has one port.
         for port in spec["ports"].as_array_mut().into_iter().flatten() {
             port["nodePort"] = json!(FIRST_NODE_PORT + number);
         }
@@ -211,7 +211,7 @@ fn services(size: Size) -> Vec<(String, Value)> {
         spec
     };
     for number in 0..size.node_ports() {
-        all.push((format!("node-port-{number}"), at_nodes(number, "Cluster")));
+        all.push((format!("node-port-{number}"), node_port(number, "Cluster")));
     }
     all.push((
         "external".to_owned(),
@@ -220,7 +220,7 @@ fn services(size: Size) -> Vec<(String, Value)> {
     for number in 0..size.others() {
         all.push((
             format!("node-port-local-{number}"),
-            with(&at_nodes(10 + number, "Local"), &everywhere),
+            with(&node_port(10 + number, "Local"), &everywhere),
         ));
         let spec = json!({ "sessionAffinity": "ClientIP", "sessionAffinityConfig": { "clientIP": { "timeoutSeconds": 600 } } });
         all.push((format!("sticky-{number}"), of(&spec)));
@@ -245,7 +245,7 @@ fn services(size: Size) -> Vec<(String, Value)> {
     ));
     all.push((
         "without-pods".to_owned(),
-        of(&json!({ "selector": { "app": "nobody" } })),
+        of(&json!({ "selector": { "app": "no-pod" } })),
     ));
     all.push((
         "by-hand".to_owned(),
@@ -254,14 +254,14 @@ fn services(size: Size) -> Vec<(String, Value)> {
     all
 }
 
-/// Whether somebody asks this Service and gets an echo.
-fn echoes(service: &Value) -> bool {
+/// Whether this Service is probed and answers.
+fn is_probed(service: &Value) -> bool {
     let spec = &service["spec"];
     let has_address = spec["clusterIP"]
         .as_str()
         .is_some_and(|address| address != "None");
-    let leads_to = spec["selector"]["app"].as_str().unwrap_or_default();
-    has_address && leads_to.starts_with(ANSWER) && spec["type"] != "LoadBalancer"
+    let app = spec["selector"]["app"].as_str().unwrap_or_default();
+    has_address && app.starts_with(ANSWER) && spec["type"] != "LoadBalancer"
 }
 
 /// Every Service of the cluster, by `namespace/name`, as it is stored.
@@ -278,24 +278,24 @@ pub async fn all(cluster: &Cluster) -> Result<BTreeMap<String, Value>> {
         .collect())
 }
 
-/// Addresses that are asked, each with a name.
+/// Addresses that are probed, each with a name.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// As Services have them before, with external addresses, which stay.
+    /// The addresses of Services before the migration, and external addresses, which do not change.
     pub old: Vec<String>,
-    /// As they will have them.
+    /// The new addresses of the Services.
     pub new: Vec<String>,
     /// Node ports, each at a node's address.
     pub node_ports: Vec<String>,
 }
 
-/// Which Services are asked.
+/// The set of Services that a prober probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
-    /// Those that answer while their pods start again one by one.
+    /// Services that answer while their pods restart one by one.
     Throughout,
-    /// Those that lead to pods of one node alone, or to some that are not Ready: they are not answered while a pod starts. And node ports:
-    /// flannel, which starts again as well, makes the rules anew by which a pod reaches a node's address.
+    /// Services with endpoints on one node only, or with endpoints that are not Ready: these do not answer while a pod starts.
+    /// Also node ports: flannel restarts too, and then writes the rules for connections from pods to a node's address again.
     UntilPodsStartAgain,
 }
 
@@ -311,7 +311,8 @@ impl Lasting {
 }
 
 impl Asked {
-    /// By what Services have now, and the new range: each gets the same place in it. `nodes` are addresses of Nodes.
+    /// The addresses, from the Services and the target range: each Service gets the same offset in it. `nodes` are addresses of
+    /// Nodes.
     pub fn of(
         services: &BTreeMap<String, Value>,
         range: Ipv4Addr,
@@ -323,7 +324,7 @@ impl Asked {
         let of_sample = services
             .iter()
             .filter(|(name, _)| name.starts_with(&format!("{NAMESPACE}/")));
-        for (name, service) in of_sample.filter(|(_, service)| echoes(service)) {
+        for (name, service) in of_sample.filter(|(_, service)| is_probed(service)) {
             if lasting == Lasting::UntilPodsStartAgain
                 && let Some(port) = service["spec"]["ports"][0]["nodePort"].as_u64()
                 && let Some(node) = nodes.next()
@@ -351,14 +352,14 @@ impl Asked {
     }
 }
 
-/// Where the address is in another range of 65 536.
+/// The address at the same offset in another /16 range.
 pub fn at_the_same_place(address: Ipv4Addr, range: Ipv4Addr) -> Ipv4Addr {
     let [_, _, third, fourth] = address.octets();
     let [first, second, _, _] = range.octets();
     Ipv4Addr::new(first, second, third, fourth)
 }
 
-/// Who asks, and whom.
+/// A prober and its targets.
 #[derive(Clone, Copy, Debug)]
 pub struct Prober<'texts> {
     /// Name of its Deployment.
@@ -369,16 +370,16 @@ pub struct Prober<'texts> {
     pub image: &'texts str,
     /// Addresses, each with a name: `NAME=ADDRESS:PORT`.
     pub asked: &'texts [String],
-    /// A name that is asked for, too.
+    /// A name that it resolves.
     pub resolved: &'texts str,
-    /// Whom.
+    /// The name server that it queries.
     pub name_server: Ipv4Addr,
-    /// Milliseconds between two questions.
+    /// Milliseconds between two probes.
     pub interval: u64,
 }
 
-/// A prober that asks these addresses, and this name server for a name, without pause. They stand in a file: a pod template that said
-/// them would be a place that says addresses of Services, and the migration would wait for a person to change it.
+/// A prober that continuously probes these addresses and resolves a name. The addresses are in a file: in a pod template they
+/// would be hard-coded addresses of Services, and the migration would wait until the user changes them.
 pub fn prober(prober: &Prober<'_>) -> Value {
     let Prober {
         name,
@@ -389,7 +390,7 @@ pub fn prober(prober: &Prober<'_>) -> Value {
         name_server,
         interval,
     } = prober;
-    // Some addresses are not there yet: such a flow counts from its first answer on.
+    // Some addresses do not exist yet: such a flow counts from its first answer on.
     let arguments = json!([
         "probe",
         if *on_host { "--from=host" } else { "--from=pod" },
@@ -397,22 +398,22 @@ pub fn prober(prober: &Prober<'_>) -> Value {
         format!("--interval-ms={interval}"),
         "--settle-ms=86400000",
         format!("--resolve={resolved}"),
-        "--also=/asked/also",
-        "--resolver=/asked/resolv.conf",
+        "--also=/targets/also",
+        "--resolver=/targets/resolv.conf",
     ]);
     let data = json!({ "also": asked.join("\n"), "resolv.conf": format!("nameserver {name_server}\n") });
     let metadata = json!({ "name": name, "namespace": "traffic" });
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
         "spec": {
-            "replicas": 1, "selector": { "matchLabels": { "asks": name } },
+            "replicas": 1, "selector": { "matchLabels": { "prober": name } },
             "template": {
-                "metadata": { "labels": { "asks": name } },
+                "metadata": { "labels": { "prober": name } },
                 "spec": {
                     "serviceAccountName": "traffic", "terminationGracePeriodSeconds": 10, "hostNetwork": on_host,
                     "containers": [{
                         "name": "prober", "image": image, "imagePullPolicy": "Never", "args": arguments,
-                        // Whoever measures is not to wait for those that are measured.
+                        // A prober must not wait for a processor because of the pods that it probes.
                         "resources": { "requests": { "cpu": "100m" } },
                         "env": [
                             { "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
@@ -420,12 +421,13 @@ pub fn prober(prober: &Prober<'_>) -> Value {
                         ],
                         "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
                         "volumeMounts": [
-                            { "name": "reports", "mountPath": "/var/log/traffic" }, { "name": "asked", "mountPath": "/asked" },
+                            { "name": "reports", "mountPath": "/var/log/traffic" },
+                            { "name": "targets", "mountPath": "/targets" },
                         ],
                     }],
                     "volumes": [
                         { "name": "reports", "hostPath": { "path": "/var/log/traffic", "type": "DirectoryOrCreate" } },
-                        { "name": "asked", "configMap": { "name": name } },
+                        { "name": "targets", "configMap": { "name": name } },
                     ],
                 },
             },
@@ -440,7 +442,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_by_hand_are_of_the_lab_that_they_are_in() {
+    fn the_service_without_selector_has_an_endpoint_of_the_lab() {
         let objects = objects(Size::Small, "image", "172.30.7.2".parse().unwrap());
         let items = objects["items"].as_array().unwrap();
         let slice = items
@@ -452,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_more_than_forty_and_each_class_is_there_in_either_size() {
+    fn either_size_has_every_class_of_services() {
         assert!(services(Size::Whole).len() >= 44);
         for size in [Size::Whole, Size::Small] {
             let all = services(size);

@@ -1,5 +1,5 @@
-//! Twenty thousand Services of one tenant, with their addresses, written into the store within seconds: by the API server it takes an
-//! hour on two processors, since it counts all addresses for each one that it gives out (docs/limits.md).
+//! Twenty thousand Services of one tenant, with their addresses, written into etcd within seconds: through the API server this
+//! takes an hour on two processors, because the API server counts all addresses at each allocation (docs/limits.md).
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -16,22 +16,22 @@ use crate::cluster::Cluster;
 use crate::cluster::control_plane::SERVICE_NETWORK;
 use crate::store::{Stored, uid};
 
-/// How many there are.
+/// Number of Services.
 pub const MANY: u32 = 20_000;
-/// Those that are written in one transaction: two objects each.
+/// Number of Services per transaction: two objects each.
 const AT_ONCE: usize = 50;
-/// The first of their addresses that is tried, counted from the start of the range.
+/// Offset in the range of the first address that is tried.
 const FIRST: u32 = 1_024;
-/// The series of the UIDs: of Services, and of addresses.
+/// The series of UIDs of Services, and of addresses.
 const SERVICES: u16 = 3;
 const ADDRESSES: u16 = 4;
 
-/// Whether a Service is of the crowd.
+/// Whether a Service belongs to the crowd.
 pub fn is_of(name: &str) -> bool {
     name.starts_with("many-")
 }
 
-/// Makes all of them, in the range that Services have had.
+/// Creates all of them, in the source range.
 pub async fn make(cluster: &Cluster) -> Result<()> {
     let store = cluster.store().await;
     let addresses: Api<IPAddress> = Api::all(cluster.api().client());
@@ -49,7 +49,7 @@ pub async fn make(cluster: &Cluster) -> Result<()> {
     for numbers in numbers.chunks(AT_ONCE) {
         let part = part(numbers, &mut free)?;
         if !store.create_together(&part).await? {
-            // The API server has given one of these addresses to another Service since: the next ones are free.
+            // The API server has allocated one of these addresses meanwhile: the next ones are free.
             let next = self::part(numbers, &mut free)?;
             store.create(&next).await?;
         }
@@ -60,7 +60,7 @@ pub async fn make(cluster: &Cluster) -> Result<()> {
 fn part(numbers: &[u32], free: &mut impl Iterator<Item = Ipv4Addr>) -> Result<Vec<Stored>> {
     let mut objects = Vec::new();
     for number in numbers {
-        let address = free.next().context("the range of Services has no address left")?;
+        let address = free.next().context("the Service range has no free address")?;
         let name = format!("many-{number}");
         let of = |series| uid(series, u64::from(*number));
         objects.push(Stored::new(
@@ -77,7 +77,7 @@ fn part(numbers: &[u32], free: &mut impl Iterator<Item = Ipv4Addr>) -> Result<Ve
     Ok(objects)
 }
 
-/// kube-proxy is told to leave it alone: three of it on two processors would do nothing else.
+/// A Service that kube-proxy ignores: three kube-proxies on two processors would do nothing else.
 fn service(name: &str, address: Ipv4Addr) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
@@ -93,7 +93,7 @@ fn service(name: &str, address: Ipv4Addr) -> Value {
     })
 }
 
-/// The address as the API server allocates it.
+/// The `IPAddress` object that the API server would create.
 fn allocation(service: &str, address: Ipv4Addr) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_an_address_of_its_own_and_says_it_twice() {
+    fn every_service_has_its_own_address_in_both_fields() {
         let mut free = [[10, 96, 4, 0], [10, 96, 4, 1]].map(Ipv4Addr::from).into_iter();
         let objects = part(&[7, 8], &mut free).unwrap();
         let keys: Vec<&str> = objects.iter().map(Stored::key).collect();
@@ -128,6 +128,6 @@ mod tests {
         let value = |index: usize| serde_json::from_str::<Value>(objects[index].value()).unwrap();
         assert_eq!(value(2)["spec"]["clusterIPs"], json!(["10.96.4.1"]));
         assert_eq!(value(3)["spec"]["parentRef"]["name"], "many-8");
-        assert!(part(&[9], &mut free).is_err(), "no address is left");
+        assert!(part(&[9], &mut free).is_err(), "no address is free");
     }
 }

@@ -1,5 +1,6 @@
-//! Objects of strangers on a real cluster: before a migration, while a node is in work, and on the way back. Other nodes finish, the way
-//! back works, and `kubectl replumb status` names the object within ten seconds.
+//! Foreign objects in a real cluster, created by a tenant (the stranger): before a migration, while a node is migrated, and
+//! during a rollback. Other nodes are migrated, the rollback works, and `kubectl replumb status` names the object within ten
+//! seconds.
 
 mod blockers;
 mod crowd;
@@ -15,21 +16,22 @@ use super::Tally;
 use crate::cluster::Cluster;
 use crate::demo::Tools;
 
-/// The longest time without an answer that does not stop a migration. A flood and a crowd take processor time from the probes: whether the
-/// machine lets a pod run is not what is asked here.
+/// `maxGapMilliseconds`: the longest time without an answer that does not halt a migration. A flood and a crowd take processor
+/// time from the probes, and these cases do not test the load of the machine.
 const LONGEST_GAP: u32 = 10_000;
 
-/// Gates of the Migrations here, as a part of their spec.
+/// The gates of the Migrations of these cases, as a part of the spec.
 fn patient_gates() -> Value {
     json!({ "gates": { "maxGapMilliseconds": LONGEST_GAP, "maxLossRatio": 0.5 } })
 }
 
-/// Makes or changes an object as the stranger.
+/// Creates or changes an object, as the stranger.
 async fn put(cluster: &Cluster, object: &Value) -> Result<()> {
     cluster.api().apply(&object.to_string()).await
 }
 
-/// Pods, budgets, policies and floods, in one cluster of three nodes: from flannel to Calico and back three times.
+/// Pods, budgets, policies and floods, in one cluster of three nodes: three migrations from flannel to Calico, each with a
+/// rollback.
 pub async fn strangers(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     quiet::cases(cluster, tools, &mut tally).await;
@@ -37,7 +39,7 @@ pub async fn strangers(cluster: &Cluster, tools: &Tools) -> Tally {
     tally
 }
 
-/// Services: another range for all of them, and back.
+/// Services: a migration to another Service range, and its rollback.
 pub async fn stranger_services(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     services::cases(cluster, tools, &mut tally).await;

@@ -1,4 +1,4 @@
-//! Whether an operator is told: `kubectl replumb status` names an object within ten seconds.
+//! Checks that `kubectl replumb status` names an object within ten seconds.
 
 use std::time::{Duration, Instant};
 
@@ -6,21 +6,21 @@ use anyhow::{Result, bail};
 
 use crate::demo::operator::Operator;
 
-/// From when the object matters to when the status names it.
+/// Longest time from the effect of the object until the status names it.
 const NAMED_WITHIN: Duration = Duration::from_secs(10);
-/// Between two looks.
-const BEAT: Duration = Duration::from_millis(300);
+/// Time between two reads.
+const INTERVAL: Duration = Duration::from_millis(300);
 
-/// Waits until the status says all of these words, on whatever lines. Returns how long that took.
+/// Waits until the status contains all of these fragments, on any lines. Returns the duration.
 pub async fn named(operator: &Operator, words: &[&str]) -> Result<Duration> {
     let began = Instant::now();
     loop {
         let output = operator.run(&["status"]).await?;
-        let said = joined(&output.text);
+        let text = joined(&output.text);
         let missing: Vec<&str> = words
             .iter()
             .copied()
-            .filter(|word| !said.contains(word))
+            .filter(|word| !text.contains(word))
             .collect();
         let took = began.elapsed();
         if missing.is_empty() {
@@ -33,17 +33,17 @@ pub async fn named(operator: &Operator, words: &[&str]) -> Result<Duration> {
         }
         if took > NAMED_WITHIN {
             bail!(
-                "`kubectl replumb status` does not say {} after {} s; it says:\n{}",
+                "`kubectl replumb status` does not contain {} after {} s; output:\n{}",
                 missing.join(", "),
                 NAMED_WITHIN.as_secs(),
                 output.text
             );
         }
-        tokio::time::sleep(BEAT).await;
+        tokio::time::sleep(INTERVAL).await;
     }
 }
 
-/// The text on one line: the status wraps long texts.
+/// The text on one line, because the status wraps long texts.
 fn joined(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_that_is_wrapped_is_found() {
+    fn a_wrapped_text_is_joined_to_one_line() {
         assert_eq!(
             joined("Message    pod a\n           is refused\n"),
             "Message pod a is refused"

@@ -1,4 +1,4 @@
-//! What strangers put into the cluster, as manifests.
+//! The stranger's objects, as manifests.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ pub const NAMESPACE: &str = "stranger";
 /// The workload that floods.
 pub const FLOODER: &str = "flooder";
 
-/// The user that the coordinator is to the API server.
+/// The user name of the coordinator.
 const COORDINATOR: &str = "system:serviceaccount:replumb-system:replumb-coordinator";
 
 /// The stranger's namespace.
@@ -18,7 +18,7 @@ pub fn namespace() -> Value {
     json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } })
 }
 
-/// A pod that asks for this much, and that no node has room for.
+/// A pod that requests this amount, which no node has.
 pub fn pod_that_asks(name: &str, resource: &str, amount: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },
@@ -28,7 +28,7 @@ pub fn pod_that_asks(name: &str, resource: &str, amount: &str) -> Value {
     })
 }
 
-/// A pod with annotations of 200 KiB; the API server takes 256 KiB.
+/// A pod with annotations of 200 KiB; the API server accepts 256 KiB.
 pub fn large_pod() -> Value {
     let mut pod = pod_that_waits("large");
     let annotations = (0..50).map(|number| {
@@ -41,17 +41,18 @@ pub fn large_pod() -> Value {
     pod
 }
 
-/// A pod that no node is for.
+/// A pod that no node can run.
 pub fn pod_that_waits(name: &str) -> Value {
     let mut pod = pod_that_asks(name, "cpu", "1m");
     pod["spec"]["nodeSelector"] = json!({ "stranger.example/nowhere": "true" });
     pod
 }
 
-/// A pod, a Service and a `ConfigMap` with labels of replumb's own.
+/// A pod, a Service and a `ConfigMap` with labels of replumb.
 pub fn labelled() -> Value {
     let labels = json!({
-        "app.kubernetes.io/name": "replumb-agent", "app.kubernetes.io/component": "traffic", "app.kubernetes.io/part-of": "replumb",
+        "app.kubernetes.io/name": "replumb-agent", "app.kubernetes.io/component": "traffic",
+        "app.kubernetes.io/part-of": "replumb",
         "replumb.dev/component": "probe", "replumb.dev/address": "10.96.0.1", "replumb.dev/migration": "demo",
     });
     let mut pod = pod_that_waits("labelled");
@@ -62,7 +63,7 @@ pub fn labelled() -> Value {
     list(&[pod, service, map])
 }
 
-/// A Deployment whose pods have its name as a label.
+/// A Deployment whose pods have its name as their label.
 fn deployment(name: &str, replicas: u32, pod: &Value) -> Value {
     let labels = json!({ "app": name });
     json!({
@@ -74,12 +75,12 @@ fn deployment(name: &str, replicas: u32, pod: &Value) -> Value {
     })
 }
 
-/// Two hundred pods that no node is for.
+/// Two hundred pods that no node can run.
 pub fn crowd() -> Value {
     deployment("crowd", 200, &pod_that_waits("")["spec"])
 }
 
-/// One pod on this node that a Deployment keeps, and its name as a label. It tolerates the cordon.
+/// A Deployment with one pod on this node, which tolerates the cordon.
 pub fn kept(name: &str, node: &str) -> Value {
     let pod = json!({
         "terminationGracePeriodSeconds": 1,
@@ -93,14 +94,14 @@ pub fn kept(name: &str, node: &str) -> Value {
     deployment(name, 1, &pod)
 }
 
-/// The same with a finalizer on its pod, which nothing ever takes off.
+/// The same with a finalizer on its pod, which no program removes.
 pub fn endless(name: &str, node: &str) -> Value {
     let mut deployment = kept(name, node);
     deployment["spec"]["template"]["metadata"]["finalizers"] = json!(["stranger.example/never"]);
     deployment
 }
 
-/// A budget over every pod of the namespace, which lets none go.
+/// A budget for every pod of the namespace, which allows no disruption.
 pub fn budget_over_everything() -> Value {
     json!({
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "everything", "namespace": NAMESPACE },
@@ -108,14 +109,15 @@ pub fn budget_over_everything() -> Value {
     })
 }
 
-/// A policy engine that denies every write of the coordinator's to one Node.
+/// A policy that denies every write of the coordinator to one Node.
 pub fn policy_over(node: &str) -> Value {
     let policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": { "name": "stranger" },
         "spec": {
             "failurePolicy": "Fail",
             "matchConstraints": { "resourceRules": [{
-                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"], "resourceNames": [node],
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
+                "resources": ["nodes"], "resourceNames": [node],
             }] },
             "validations": [{
                 "expression": format!("request.userInfo.username != '{COORDINATOR}'"),
@@ -124,19 +126,21 @@ pub fn policy_over(node: &str) -> Value {
         },
     });
     let binding = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": "stranger" },
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": { "name": "stranger" },
         "spec": { "policyName": "stranger", "validationActions": ["Deny"] },
     });
     list(&[policy, binding])
 }
 
-/// A webhook that has to agree to each eviction in the namespace, and that nothing serves.
+/// A webhook for each eviction in the namespace, which no program serves.
 pub fn eviction_webhook() -> Value {
     json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": { "name": "stranger" },
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": "stranger" },
         "webhooks": [{
-            "name": "evictions.stranger.example", "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"],
-            "timeoutSeconds": 5,
+            "name": "evictions.stranger.example", "failurePolicy": "Fail", "sideEffects": "None",
+            "admissionReviewVersions": ["v1"], "timeoutSeconds": 5,
             "clientConfig": { "service": { "namespace": NAMESPACE, "name": "nothing", "path": "/", "port": 443 } },
             "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": NAMESPACE } },
             "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"] }],
@@ -144,8 +148,8 @@ pub fn eviction_webhook() -> Value {
     })
 }
 
-/// A workload that sends datagrams without pause to these addresses, at the port of replumb's pods, and holds idle connections to the
-/// listeners of agents and coordinator on these hosts.
+/// A workload that continuously sends datagrams to these addresses, at the port of replumb's pods, and holds idle connections to
+/// the listeners of agents and coordinator on these hosts.
 pub fn flooder(pods: &[String], hosts: &[String]) -> Value {
     let datagrams = pods
         .iter()

@@ -1,4 +1,5 @@
-//! Strangers that cost nothing but decisions about themselves: the migration goes there in place and back as if they were not there.
+//! Foreign objects that affect only decisions about themselves: an in-place migration and its rollback run as without these
+//! objects.
 
 use std::time::Duration;
 
@@ -19,33 +20,33 @@ use crate::demo::flannel_to_calico::{Run, Wanted};
 use crate::demo::watch::Watch;
 
 const STEP: Duration = Duration::from_mins(4);
-/// The pod that changes all the time, and how often.
+/// The pod that changes continuously, and the time between two changes.
 const BUSY: &str = "busy";
 const BUSY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// There, in place, and back.
+/// An in-place migration, and its rollback.
 pub async fn cases(cluster: &Cluster, tools: &Tools, tally: &mut Tally) {
     let Some(run) = tally.count("strangers: begin", Run::begin(cluster, tools).await) else {
         return;
     };
     tally.count(
-        "strangers: they are there before the migration",
-        before(cluster).await,
+        "strangers: their objects exist before the migration",
+        create_objects(cluster).await,
     );
     tokio::select! {
         () = there_and_back(cluster, &run, tally) => {}
-        ended = change_without_pause(cluster) => {
-            tally.count("strangers: a pod changes all the time", ended);
+        ended = change_continuously(cluster) => {
+            tally.count("strangers: a pod changes continuously", ended);
         }
     }
     tally.count(
-        "strangers: what they have is as they left it",
-        left_alone(cluster).await,
+        "strangers: their objects are unchanged",
+        verify_unchanged(cluster).await,
     );
 }
 
-/// Puts those that are there from the start.
-async fn before(cluster: &Cluster) -> Result<()> {
+/// Creates the objects that exist from the start.
+async fn create_objects(cluster: &Cluster) -> Result<()> {
     let objects = [
         objects::namespace(),
         objects::pod_that_asks("peta-before", "cpu", "20P"),
@@ -69,7 +70,7 @@ async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {
         spec: super::patient_gates(),
         ..Wanted::default()
     };
-    let Some(watch) = tally.count("strangers: the migration begins", start(run, &wanted).await) else {
+    let Some(watch) = tally.count("strangers: the migration starts", start(run, &wanted).await) else {
         return;
     };
     for pod in ["peta-before", "exa"] {
@@ -78,15 +79,18 @@ async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {
             "a quantity that the scheduler can count",
         ];
         tally.count(
-            format!("strangers: named: pod {pod} from before"),
+            format!("strangers: named: the earlier pod {pod}"),
             named(operator, &words).await,
         );
     }
-    let begun = look.until_migration("a node is in work", STEP, |migration| {
+    let started = look.until_migration("a node is being migrated", STEP, |migration| {
         let status = migration.status.as_ref();
         status.is_some_and(|status| !status.progress.working.is_empty())
     });
-    if tally.count("strangers: a node is in work", begun.await).is_none() {
+    if tally
+        .count("strangers: a node is being migrated", started.await)
+        .is_none()
+    {
         return;
     }
     let appears = async |name: &str| {
@@ -94,37 +98,34 @@ async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {
         named(operator, &[&format!("Pod {NAMESPACE}/{name}"), "\"20P\""]).await
     };
     tally.count(
-        "strangers: named: a pod with 20P in mid-node",
-        appears("peta-in-mid-node").await,
+        "strangers: named: a pod with 20P while a node is migrated",
+        appears("peta-during-node").await,
     );
     let flooded = async {
         let target = flood(cluster).await?;
         named(operator, &["datagrams per second to", &target]).await
     };
-    tally.count(
-        "strangers: named: a pod that floods every listener",
-        flooded.await,
-    );
-    let mixed = look.until_migration("every node has Calico", STEP, |migration| {
+    tally.count("strangers: named: a pod that floods all listeners", flooded.await);
+    let mixed = look.until_migration("every node is on Calico", STEP, |migration| {
         let status = migration.status.as_ref();
         status.is_some_and(|status| status.phase == MigrationPhase::Mixed)
     });
     tally.count("strangers: every node has both networks", mixed.await);
-    let back = async {
-        let began = async {
-            look.until_migration("the way back has begun", STEP, |migration| {
+    let rolled_back = async {
+        let reported = async {
+            look.until_migration("the rollback has started", STEP, |migration| {
                 let status = migration.status.as_ref();
                 status.is_some_and(|status| status.phase == MigrationPhase::RollingBack)
             })
             .await?;
-            appears("peta-in-mid-rollback").await
+            appears("peta-during-rollback").await
         };
-        let (rolled_back, named) = tokio::join!(run.scene.roll_back(), began);
+        let (rolled_back, named) = tokio::join!(run.scene.roll_back(), reported);
         rolled_back.and(named)
     };
     tally.count(
-        "strangers: named: a pod with 20P in mid-rollback, and everything is taken back",
-        back.await,
+        "strangers: named: a pod with 20P during the rollback, and everything is rolled back",
+        rolled_back.await,
     );
     let harmless = async {
         let workload = format!("deployment/{FLOODER}");
@@ -137,7 +138,7 @@ async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {
             "--wait",
         ];
         cluster.api().kubectl(&kubectl).await?;
-        for pod in ["peta-before", "peta-in-mid-node", "peta-in-mid-rollback"] {
+        for pod in ["peta-before", "peta-during-node", "peta-during-rollback"] {
             let pod = [
                 "-n",
                 NAMESPACE,
@@ -149,29 +150,30 @@ async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {
             ];
             cluster.api().kubectl(&pod).await?;
         }
-        no_harm(run, watch).await
+        verify_no_disruption(run, watch).await
     };
     tally.count(
-        "strangers: no pod was moved, and every host is as it was",
+        "strangers: no pod was moved, and every host is as before",
         harmless.await,
     );
 }
 
-/// The hosts are as they were, and no pod was moved. The flood takes processor time from the probes: what is lost is printed and not judged.
-async fn no_harm(run: &Run<'_>, watch: Watch) -> Result<()> {
+/// Checks that the hosts are as before and no pod was moved. The flood takes processor time from the probes: losses are printed,
+/// but are no fault.
+async fn verify_no_disruption(run: &Run<'_>, watch: Watch) -> Result<()> {
     let report = run.report(watch).await?;
     println!("{}", report.text());
     let others: Vec<&String> = report
         .problems
         .iter()
-        .filter(|problem| !problem.contains("probes were lost"))
+        .filter(|problem| !problem.contains("lost probes"))
         .collect();
     ensure!(others.is_empty(), "{others:?}");
     Ok(())
 }
 
-/// Floods the pods that replumb proves paths with, and the listeners of its agents and its coordinator. Returns what the status calls one of
-/// the pods.
+/// Floods replumb's traffic pods, and the listeners of its agents and its coordinator. Returns the address of one of the pods, as
+/// in the status.
 async fn flood(cluster: &Cluster) -> Result<String> {
     let labels = format!(
         "{}={}",
@@ -199,14 +201,14 @@ async fn flood(cluster: &Cluster) -> Result<String> {
         hosts.push(cluster.node_address(&node).await?.to_string());
     }
     put(cluster, &objects::flooder(&addresses, &hosts)).await?;
-    // While its node is swapped the pod waits.
+    // While its node changes the network, the pod waits.
     let workload = format!("deployment/{FLOODER}");
     cluster.api().rolled_out(&workload, NAMESPACE, STEP).await?;
     Ok(addresses[0].clone())
 }
 
-/// Changes one pod of the stranger's for ever.
-async fn change_without_pause(cluster: &Cluster) -> Result<()> {
+/// Changes one pod of the stranger, until dropped.
+async fn change_continuously(cluster: &Cluster) -> Result<()> {
     let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(cluster.api().client(), NAMESPACE);
     let mut tick = tokio::time::interval(BUSY_INTERVAL);
     let mut number: u64 = 0;
@@ -215,24 +217,24 @@ async fn change_without_pause(cluster: &Cluster) -> Result<()> {
         number += 1;
         let patch =
             json!({ "metadata": { "annotations": { "stranger.example/number": number.to_string() } } });
-        // Once in a while the API server is busy; the next change comes soon.
+        // A change may fail while the API server is busy; the next one follows soon.
         let _ = pods
             .patch(BUSY, &PatchParams::default(), &Patch::Merge(patch))
             .await;
     }
 }
 
-/// Labels and objects that were the stranger's are there still.
-async fn left_alone(cluster: &Cluster) -> Result<()> {
+/// Checks that the stranger's objects still have their labels.
+async fn verify_unchanged(cluster: &Cluster) -> Result<()> {
     for object in ["pod/labelled", "service/labelled", "configmap/labelled"] {
         let path = r"jsonpath={.metadata.labels.replumb\.dev/address}";
-        let said = cluster
+        let label = cluster
             .api()
             .kubectl(&["-n", NAMESPACE, "get", object, "-o", path])
             .await?;
         ensure!(
-            said == "10.96.0.1",
-            "{object} has another label than before: {said:?}"
+            label == "10.96.0.1",
+            "{object}: label replumb.dev/address: found {label:?}, needed 10.96.0.1"
         );
     }
     Ok(())

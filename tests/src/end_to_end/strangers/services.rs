@@ -1,5 +1,5 @@
-//! Strangers in an exchange of the range of Services: one tenant makes twenty thousand of them, edits one without pause and turns another
-//! into a name. Everything goes there and back, and the edits stay.
+//! A tenant during a migration to another Service range: creates twenty thousand Services, edits one continuously and changes
+//! another one to an `ExternalName`. The migration and its rollback succeed, and the edits remain.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,22 +24,23 @@ use crate::demo::service_cidr::{Run, Size, Turn, Wanted};
 use crate::demo::{End, Tools};
 
 const STEP: Duration = Duration::from_mins(10);
-/// How long each way may take: the API server of the lab gives out some 12 addresses a second among so many (docs/limits.md).
+/// Limit of the migration, and of the rollback: with so many Services the lab's API server allocates some 12 addresses a second
+/// (docs/limits.md).
 const LIMIT: Duration = Duration::from_hours(2);
-/// The Service that is edited without pause, and how often.
+/// The Service that is edited continuously, and the time between two edits.
 const EDITED: &str = "edited";
 const EDIT_INTERVAL: Duration = Duration::from_millis(200);
-/// The Service that becomes a name.
+/// The Service that becomes an `ExternalName`.
 const TURNED: &str = "turned";
-/// One with labels of replumb's own helpers.
+/// A Service with the labels of replumb's helpers.
 const LABELLED: &str = "labelled";
 
-/// The whole way to another range, and back.
+/// The migration to another range, and the rollback.
 pub async fn cases(cluster: &Cluster, tools: &Tools, tally: &mut Tally) {
     let ended = Box::pin(there_and_back(cluster, tools, tally)).await;
     tally.count(
         format!(
-            "strangers: Services go there and back although a tenant makes {MANY} of them, and edits two"
+            "strangers: Services are migrated and rolled back although a tenant creates {MANY} of them, and edits two"
         ),
         ended,
     );
@@ -47,13 +48,13 @@ pub async fn cases(cluster: &Cluster, tools: &Tools, tally: &mut Tally) {
 
 async fn there_and_back(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result<()> {
     delete_migration(cluster).await?;
-    before(cluster).await?;
+    create_services(cluster).await?;
     let wanted = Wanted {
         size: Size::Small,
-        // So that those of the stranger have still to go when the exchange has begun.
+        // The stranger's Services come later: they still have to move when the exchange has started.
         spec: json!({ "serviceCidr": { "order": ["services/plain-0"], "servicesAtOnce": 3 } }),
         limit: LIMIT,
-        // The API server needs half an hour until the last of the crowd has left, and the crowd holds up nothing but the soak.
+        // The API server needs half an hour for the last Service of the crowd, and the crowd delays only the soak.
         turn: Turn::EveryPodWasTold,
         ..Wanted::new(End::RolledBack, false)?
     };
@@ -71,32 +72,32 @@ async fn there_and_back(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> 
             })
         })
         .await?;
-        turn_into_a_name(cluster).await?;
+        change_to_external_name(cluster).await?;
         tally.count(
-            "strangers: named: a Service that is turned into a name in mid-exchange",
+            "strangers: named: a Service that becomes an ExternalName during the exchange",
             named(&run.scene.operator, &[&format!("{NAMESPACE}/{TURNED}")]).await,
         );
-        let made = async {
+        let created = async {
             crowd::make(cluster).await?;
             run.scene
-                .say(format_args!("the stranger has made {MANY} Services"));
+                .say(format_args!("the stranger has created {MANY} Services"));
             anyhow::Ok(())
         };
-        tokio::try_join!(made, is_in(cluster, LABELLED, to)).map(drop)
+        tokio::try_join!(created, until_in_range(cluster, LABELLED, to)).map(drop)
     };
     let work = async { tokio::try_join!(run.migrate(), disturbed) };
     let (followed, ()) = tokio::select! {
         ended = work => ended?,
-        ended = edit_without_pause(cluster) => {
+        ended = edit_continuously(cluster) => {
             ended?;
-            bail!("the stranger does not edit any more")
+            bail!("the stranger has stopped editing")
         }
     };
     let after = addresses(cluster).await?;
     for (name, address) in before.iter().filter(|(name, _)| !name.ends_with(TURNED)) {
         ensure!(
             after.get(name) == Some(address),
-            "Service {name} had {address} before, and has {:?}",
+            "address of Service {name}: needed {address} as before, found {:?}",
             after.get(name)
         );
     }
@@ -111,8 +112,8 @@ async fn there_and_back(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> 
     Ok(())
 }
 
-/// The stranger's Services that are there before.
-async fn before(cluster: &Cluster) -> Result<()> {
+/// Creates the stranger's Services that exist from the start.
+async fn create_services(cluster: &Cluster) -> Result<()> {
     let service = |name: &str| {
         json!({
             "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": NAMESPACE },
@@ -134,7 +135,7 @@ fn services(cluster: &Cluster) -> Api<Service> {
     Api::namespaced(cluster.api().client(), NAMESPACE)
 }
 
-/// Addresses of every Service by namespace and name, but for those that the stranger makes meanwhile and replumb's own.
+/// The address of every Service by namespace and name, without the crowd and replumb's own Services.
 async fn addresses(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
     let all: Api<Service> = Api::all(cluster.api().client());
     let list = all.list(&ListParams::default()).await.context("list Services")?;
@@ -163,13 +164,15 @@ async fn change(cluster: &Cluster, name: &str, patch: Value) -> Result<()> {
         .map(drop)
 }
 
-async fn turn_into_a_name(cluster: &Cluster) -> Result<()> {
-    let name = json!({ "spec": { "type": "ExternalName", "externalName": "stranger.example", "clusterIP": null, "clusterIPs": null } });
+async fn change_to_external_name(cluster: &Cluster) -> Result<()> {
+    let name = json!({ "spec": {
+        "type": "ExternalName", "externalName": "stranger.example", "clusterIP": null, "clusterIPs": null,
+    } });
     change(cluster, TURNED, name).await
 }
 
-/// Changes a label and a port of one Service for ever.
-async fn edit_without_pause(cluster: &Cluster) -> Result<()> {
+/// Changes a label and a port of one Service, until dropped.
+async fn edit_continuously(cluster: &Cluster) -> Result<()> {
     let mut tick = tokio::time::interval(EDIT_INTERVAL);
     for number in 0_u32.. {
         tick.tick().await;
@@ -177,14 +180,14 @@ async fn edit_without_pause(cluster: &Cluster) -> Result<()> {
             "metadata": { "labels": { "stranger.example/number": number.to_string() } },
             "spec": { "ports": [{ "port": 1000 + number % 1000 }] },
         });
-        // A write of replumb's may come first; the next edit comes soon.
+        // A write of replumb may come first; the next edit follows soon.
         let _ = change(cluster, EDITED, patch).await;
     }
     Ok(())
 }
 
-/// Waits until a Service of the stranger's has an address in this range.
-async fn is_in(cluster: &Cluster, name: &str, range: Ipv4Net) -> Result<()> {
+/// Waits until a Service of the stranger has an address in this range.
+async fn until_in_range(cluster: &Cluster, name: &str, range: Ipv4Net) -> Result<()> {
     let what = format!("Service {NAMESPACE}/{name} has an address of {range}");
     until(&what, STEP, &cluster.directory().logs(), async || {
         let service = services(cluster).get(name).await?;

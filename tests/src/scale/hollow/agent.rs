@@ -98,7 +98,7 @@ impl Agent {
         }
         if let Some(wrote_at) = self.wrote_at
             && object.status.is_some()
-            && let may_wait = report::may_wait(object.spec.goal, &old, &wanted)
+            && let may_wait = report::may_wait(&object.spec, &old, &wanted)
             && let left = may_wait.saturating_sub(wrote_at.elapsed())
             && !left.is_zero()
         {
@@ -116,16 +116,22 @@ impl Agent {
             self.waits = !matches!(&facts.missing_ports, Found::Present(unknown) if unknown.is_empty());
             Report {
                 message: "hollow: observing Services, no changes".to_owned(),
-                service_cidr: Some(facts),
+                kinds: NodeMigrationStatus {
+                    service_cidr: Some(facts),
+                    ..NodeMigrationStatus::default()
+                },
                 ..Report::default()
             }
         } else if let Some(settings) = &spec.pod_cidr {
             Report {
                 message: format!("hollow: observes {} and {}", settings.from, settings.to),
-                pod_cidr: Some(
-                    self.calico
-                        .observe(settings, &self.node, &known.calico, &self.pods),
-                ),
+                kinds: NodeMigrationStatus {
+                    pod_cidr: Some(
+                        self.calico
+                            .observe(settings, &self.node, &known.calico, &self.pods),
+                    ),
+                    ..NodeMigrationStatus::default()
+                },
                 ..Report::default()
             }
         } else if let Some(flannel) = &mut self.flannel {

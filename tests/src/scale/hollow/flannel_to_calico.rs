@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use ::flannel_to_calico::api::{NodeStatus, OrEmpty as _};
 use agent::report::Report;
 use anyhow::Result;
-use api::node_migration::{Failure, NodeMigrationSpec};
+use api::node_migration::{Failure, NodeMigrationSpec, NodeMigrationStatus};
 use flannel_to_calico::host::{self, HostDecision, HostSettings, HostStep, JournalState, Undo};
 use flannel_to_calico::host_checks::{self, Subject};
 use flannel_to_calico::phase::Goal;
@@ -42,9 +43,10 @@ impl Flannel {
 
     /// Takes the requested step, and returns the state.
     pub(super) fn work(&mut self, spec: &NodeMigrationSpec) -> Report {
-        let settings = spec.flannel_to_calico.clone().unwrap_or_else(usual_settings);
-        let goal = if spec.flannel_to_calico.is_some() {
-            spec.goal
+        let of_kind = spec.flannel_to_calico.or_empty();
+        let settings = of_kind.host.clone().unwrap_or_else(usual_settings);
+        let goal = if of_kind.host.is_some() {
+            of_kind.goal
         } else {
             Goal::Hold
         };
@@ -83,21 +85,28 @@ impl Flannel {
             node: &self.node,
             facts,
             settings: &settings,
-            settings_are_known: spec.flannel_to_calico.is_some(),
+            settings_are_known: of_kind.host.is_some(),
             phase,
             goal,
         };
         let mut checks = host_checks::checks(subject);
         checks.push(host_checks::journal(&self.node, Path::new(JOURNAL), &Ok(())));
-        Report {
+        let of_host = NodeStatus {
             phase: Some(phase),
-            message,
-            failure,
             leftovers: host::leftovers(facts, &settings),
             changes: host::changes(facts, &settings, &self.standing),
             goal: Some(goal),
             checks,
             facts: Some(facts.clone()),
+            ..NodeStatus::default()
+        };
+        Report {
+            message,
+            failure,
+            kinds: NodeMigrationStatus {
+                flannel_to_calico: Some(of_host),
+                ..NodeMigrationStatus::default()
+            },
             ..Report::default()
         }
     }
@@ -127,7 +136,6 @@ fn usual_settings() -> HostSettings {
 
 #[cfg(test)]
 mod tests {
-    use api::node_migration::NodeMigrationStatus;
     use flannel_to_calico::phase::Phase;
     use serde_json::json;
 
@@ -156,14 +164,14 @@ mod tests {
     }
 
     /// The agent's report after this request.
-    fn report_for(agent: &mut Agent, goal: &str) -> NodeMigrationStatus {
+    fn report_for(agent: &mut Agent, goal: &str) -> NodeStatus {
         let object = serde_json::from_value(json!({
             "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": "a"},
-            "spec": {"nodeName": "a", "migration": "m", "goal": goal, "flannelToCalico": usual_settings()},
+            "spec": {"nodeName": "a", "migration": "m", "flannelToCalico": {"goal": goal, "host": usual_settings()}},
         }))
         .unwrap();
         match agent.turn(&object, &Known::default()) {
-            Turn::Write(status) => *status,
+            Turn::Write(status) => status.flannel_to_calico.unwrap(),
             other => panic!("the agent has not reported yet: {other:?}"),
         }
     }

@@ -213,13 +213,8 @@ mod tests {
             .is_ok_and(|(size, _)| &buffer[..size] == b"hello")
     }
 
-    /// Adds and deletes a veth pair between two namespaces, with packets over it. As root: `cargo test -p standin -- --ignored`.
-    #[test]
-    #[ignore = "needs root, and ip"]
-    fn a_pod_and_its_node_reach_each_other() {
-        let (node, pod) = (Scratch::new("node"), Scratch::new("pod"));
-        let (node_address, pod_address) = (Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 1, 5));
-        // The host answers for the pods' gateway only if it has a route to it through another device: its default route.
+    /// The host answers for the pods' gateway only if it has a route to it through another device: its default route.
+    fn add_uplink(node: &Scratch) {
         for command in [
             "link set lo up",
             "address add 10.99.0.1/32 dev lo",
@@ -230,6 +225,15 @@ mod tests {
             let words: Vec<&str> = iter::once("ip").chain(command.split(' ')).collect();
             assert!(node.run(&words).is_some(), "ip {command}");
         }
+    }
+
+    /// Adds and deletes a veth pair between two namespaces, with packets over it. As root: `cargo test -p standin -- --ignored`.
+    #[test]
+    #[ignore = "needs root, and ip"]
+    fn a_pod_and_its_node_reach_each_other() {
+        let (node, pod) = (Scratch::new("node"), Scratch::new("pod"));
+        let (node_address, pod_address) = (Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 1, 5));
+        add_uplink(&node);
         let path = pod.path();
         let [on_node, in_pod] =
             [&node, &pod].map(|scratch| namespace::open(&scratch.path()).unwrap().unwrap());

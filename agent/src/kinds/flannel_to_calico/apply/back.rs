@@ -54,6 +54,23 @@ pub(super) async fn delete_routes<'seen>(
     Ok(())
 }
 
+/// Restores flannel's routes to the other nodes through this link.
+pub(super) async fn restore_node_routes(
+    link: &str,
+    length: u8,
+    seen: &Observation,
+    netlink: &Netlink,
+) -> Result<(), NetlinkError> {
+    match seen.snapshot.link(link) {
+        Some(link) => {
+            netlink
+                .restore_node_routes(&seen.snapshot.of_link(link.index), length)
+                .await
+        }
+        None => Ok(()),
+    }
+}
+
 /// Renames the tunnel back while it carries packets; if the kernel refuses, recreates the link. flannel's routes are restored
 /// first: once the routes to the nodes' tunnel ends are deleted, the facts do not identify Calico's routes any more.
 pub(super) async fn rename_back(

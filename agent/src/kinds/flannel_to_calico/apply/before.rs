@@ -1,7 +1,7 @@
 //! Reads the state that a step changes before the step. Writes copies of files into the journal's folder.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use flannel_to_calico::host::{BRIDGE, HostStep};
 
@@ -19,7 +19,6 @@ pub(super) async fn before(
     journal: &Journal,
 ) -> Result<Before, ApplyError> {
     let name = step.name();
-    let journal_error = |source| ApplyError::Journal { step: name, source };
     let of_link = |link: &str| Before {
         network: seen
             .snapshot
@@ -28,14 +27,7 @@ pub(super) async fn before(
         ..Before::default()
     };
     Ok(match step {
-        HostStep::WithdrawSubnetEnvironment => Before {
-            files: journal
-                .save(&paths.subnet_environment())
-                .map_err(journal_error)?
-                .into_iter()
-                .collect(),
-            ..Before::default()
-        },
+        HostStep::WithdrawSubnetEnvironment => copy(&paths.subnet_environment(), name, journal)?,
         HostStep::DeleteVxlanDevice(link) => of_link(link),
         HostStep::DeleteBridge => of_link(BRIDGE),
         // The link is missing after a crash during its recreation: only the journal has its attributes.
@@ -69,14 +61,9 @@ pub(super) async fn before(
                 .chain(&seen.state.delegates);
             texts(files, name)?
         }
-        HostStep::RemoveConflist(file) | HostStep::RemoveCalicoConflist(file) => Before {
-            files: journal
-                .save(&paths.cni_configuration.join(file))
-                .map_err(journal_error)?
-                .into_iter()
-                .collect(),
-            ..Before::default()
-        },
+        HostStep::RemoveConflist(file) | HostStep::RemoveCalicoConflist(file) => {
+            copy(&paths.cni_configuration.join(file), name, journal)?
+        }
         HostStep::RemoveCalicoRecords => texts(seen.state.of_calico.iter(), name)?,
         // There was nothing before, or Calico creates it again, or the journal has it already.
         HostStep::RouteLegacyPods(_)
@@ -94,6 +81,17 @@ pub(super) async fn before(
         | HostStep::UnrouteLegacyPods
         | HostStep::StopAnsweringForPods
         | HostStep::RestoreSubnetEnvironment => Before::default(),
+    })
+}
+
+/// A copy of a file in the journal's folder.
+fn copy(path: &Path, step: &'static str, journal: &Journal) -> Result<Before, ApplyError> {
+    let saved = journal
+        .save(path)
+        .map_err(|source| ApplyError::Journal { step, source })?;
+    Ok(Before {
+        files: saved.into_iter().collect(),
+        ..Before::default()
     })
 }
 

@@ -8,9 +8,11 @@ use ipnet::{IpNet, Ipv6Net};
 
 use super::before::records;
 use super::error::ApplyError;
+use crate::host::files::{self, FileError};
 use crate::host::netlink::{Netlink, NetlinkError, ROUTE_PROTOCOL, Renamed};
 use crate::host::snapshot::Route;
-use crate::host::{cniplugin, files};
+use crate::host::{cniplugin, sysctl};
+use crate::kinds::flannel_to_calico::facts;
 use crate::kinds::flannel_to_calico::journal::Before;
 use crate::kinds::flannel_to_calico::observe::{Observation, Paths};
 
@@ -79,6 +81,49 @@ pub(super) async fn route(
     };
     for address in addresses {
         netlink.add_host_route(*address, bridge.index).await?;
+    }
+    Ok(())
+}
+
+/// Sets the parameters with which the bridge answers for pods.
+pub(super) fn answer_for_pods(seen: &Observation, paths: &Paths) -> Result<(), FileError> {
+    let speaks_ipv6 = facts::speaks_ipv6(&seen.snapshot, BRIDGE);
+    for (parameter, value) in sysctl::answering(BRIDGE, speaks_ipv6) {
+        sysctl::write(&paths.sysctl.join(parameter), value)?;
+    }
+    Ok(())
+}
+
+/// Adds routes to the subnets of the other nodes through this link.
+pub(super) async fn route_subnets(
+    link: &str,
+    length: u8,
+    seen: &Observation,
+    netlink: &Netlink,
+) -> Result<(), NetlinkError> {
+    match seen.snapshot.link(link) {
+        Some(link) => {
+            netlink
+                .add_subnet_routes(&seen.snapshot.of_link(link.index), length)
+                .await
+        }
+        None => Ok(()),
+    }
+}
+
+/// Removes the leases and records of flannel's CNI plugins, then their empty folders.
+pub(super) fn remove_leases(seen: &Observation) -> Result<(), FileError> {
+    let state = &seen.state;
+    for path in state
+        .leases
+        .iter()
+        .chain(&state.bookkeeping)
+        .chain(&state.delegates)
+    {
+        files::remove_durably(path)?;
+    }
+    for folder in &state.folders {
+        files::remove_folder_if_empty(folder)?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::node_migration::{Failure, NodeMigrationSpec};
 use flannel_to_calico::host::{self, Orders};
 use flannel_to_calico::phase::Goal;
@@ -20,8 +21,10 @@ impl Worker {
         &self,
         spec: Option<&'spec NodeMigrationSpec>,
     ) -> Option<&'spec NodeMigrationSpec> {
-        let is_complete =
-            |spec: &NodeMigrationSpec| spec.flannel_to_calico.is_some() && spec.goal != Goal::Hold;
+        let is_complete = |spec: &NodeMigrationSpec| {
+            let of_kind = spec.flannel_to_calico.or_empty();
+            of_kind.host.is_some() && of_kind.goal != Goal::Hold
+        };
         spec.filter(|spec| is_complete(spec) || !self.was_moved_between())
     }
 
@@ -52,22 +55,31 @@ impl Worker {
     pub(super) fn orders(&self, spec: Option<&NodeMigrationSpec>) -> Option<Orders> {
         match spec {
             // Without the settings nothing is changed: they identify flannel's link.
-            Some(spec) => spec.flannel_to_calico.clone().map(|settings| Orders {
-                goal: spec.goal,
-                settings,
-                patience: spec.step.as_ref().and_then(|step| step.patience.clone()),
-            }),
+            Some(spec) => spec
+                .flannel_to_calico
+                .or_empty()
+                .host
+                .clone()
+                .map(|settings| Orders {
+                    goal: spec.flannel_to_calico.or_empty().goal,
+                    settings,
+                    patience: spec.step.as_ref().and_then(|step| step.patience.clone()),
+                }),
             None => self.journal.as_ref().and_then(Journal::orders).cloned(),
         }
     }
 
     pub(super) fn missing_settings(&self, spec: Option<&NodeMigrationSpec>) -> Option<Failure> {
-        let spec = spec.filter(|spec| spec.flannel_to_calico.is_none() && spec.goal != Goal::Hold)?;
+        let spec = spec.filter(|spec| {
+            let of_kind = spec.flannel_to_calico.or_empty();
+            of_kind.host.is_none() && of_kind.goal != Goal::Hold
+        })?;
         Some(Failure {
             category: "SettingsMissing".to_owned(),
             message: format!(
-                "NodeMigration {}: spec.goal is {:?}, but spec.flannelToCalico is missing: the coordinator has to write it",
-                self.configuration.node, spec.goal
+                "NodeMigration {}: spec.flannelToCalico.goal is {:?}, but spec.flannelToCalico.host is missing: the coordinator has to write it",
+                self.configuration.node,
+                spec.flannel_to_calico.or_empty().goal
             ),
             retriable: true,
         })

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use ::flannel_to_calico::api::LabelRecord;
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::NodeMigration;
-use api::node_migration::LabelRecord;
 use flannel_to_calico::node::{NetworkLabel, drift};
 use k8s_openapi::api::core::v1::Node;
 
@@ -21,7 +22,7 @@ pub fn record(snapshot: &Snapshot, drafts: &mut Drafts) {
     let unrecorded = snapshot
         .node_migrations
         .iter()
-        .filter(|(_, object)| object.spec.label.is_empty());
+        .filter(|(_, object)| object.spec.flannel_to_calico.or_empty().label.is_empty());
     for (name, object) in unrecorded.take(WRITES_AT_ONCE) {
         let label = snapshot.nodes.get(name).map(|node| network_label(node));
         let written = match &label {
@@ -31,7 +32,7 @@ pub fn record(snapshot: &Snapshot, drafts: &mut Drafts) {
             Some(NetworkLabel::Missing | NetworkLabel::Other(_)) | None => continue,
         };
         drafts.change(object, |spec| {
-            spec.label = LabelRecord {
+            spec.flannel_to_calico.get_or_insert_default().label = LabelRecord {
                 current: written.map(str::to_owned),
                 pending: None,
             };
@@ -48,7 +49,7 @@ pub(super) fn observe(snapshot: &Snapshot) -> Vec<Found> {
 }
 
 fn of_node(node: &Arc<Node>, object: &NodeMigration) -> Option<Found> {
-    let record = &object.spec.label;
+    let record = &object.spec.flannel_to_calico.or_empty().label;
     let drift = drift(
         &network_label(node),
         record.current.as_deref(),

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use api::node_migration::LabelRecord;
+use ::flannel_to_calico::api::LabelRecord;
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::{NodeMigration, names};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
@@ -110,7 +111,7 @@ async fn restore_label(
     let now = lenient_requests::get_opt(&migrations, &name)
         .await
         .map_err(|source| WriteError::of("reading", format!("NodeMigration {name}"), source))?;
-    if now.is_none_or(|now| now.spec.label != *record) {
+    if now.is_none_or(|now| now.spec.flannel_to_calico.or_empty().label != *record) {
         return Ok(());
     }
     let nodes: Api<Node> = Api::all(context.client.clone());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::migration::{Desired, FlannelToCalico, LegacyPods, MigrationPhase, Strategy};
 use api::{Migration, MigrationStatus};
 use engine::decision::{Decision, Wait, WaitReason};
@@ -132,12 +133,23 @@ pub(super) fn finish_or_stay(
         .filter_map(|(node, object)| {
             // An agent without a report does not count as one without legacy pods.
             let report = object.status.clone().unwrap_or_default();
-            let pods = report.facts.iter().flat_map(|facts| &facts.legacy_pods);
+            let pods = report
+                .flannel_to_calico
+                .or_empty()
+                .facts
+                .iter()
+                .flat_map(|facts| &facts.legacy_pods);
             let pods = pods
                 .filter(|pod| !is_traffic_pod(&pod.namespace, &pod.name, namespace))
                 .count();
-            (report.phase != Some(Phase::Calico) || !object.spec.imported_addresses.is_empty())
-                .then_some((node.as_str(), pods))
+            (report.flannel_to_calico.or_empty().phase != Some(Phase::Calico)
+                || !object
+                    .spec
+                    .flannel_to_calico
+                    .or_empty()
+                    .imported_addresses
+                    .is_empty())
+            .then_some((node.as_str(), pods))
         })
         .collect();
     if strategy == Strategy::Drain || mixed.is_empty() {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use api::node_migration::{LabelRecord, NodeMigrationSpec};
+use ::flannel_to_calico::api::LabelRecord;
+use ::flannel_to_calico::api::OrEmpty as _;
+use api::node_migration::NodeMigrationSpec;
 use api::{Migration, NodeMigration, names};
 use crash_point::Edge;
 use engine::decision::{Decision, Wait, WaitReason};
@@ -91,11 +93,10 @@ impl Act<'_> {
         value: &'static str,
         spec: &mut NodeMigrationSpec,
     ) -> Result<(), WriteError> {
-        spec.label.pending = Some(value.to_owned());
-        let announced = NodeMigrationSpec {
-            label: spec.label.clone(),
-            ..self.object.spec.clone()
-        };
+        let label = &mut spec.flannel_to_calico.get_or_insert_default().label;
+        label.pending = Some(value.to_owned());
+        let mut announced = self.object.spec.clone();
+        announced.flannel_to_calico.get_or_insert_default().label = label.clone();
         let api: Api<NodeMigration> = Api::all(self.context.client.clone());
         let (read, current) = (self.object.as_ref(), &self.object.spec);
         if let Some(metadata) = write::patch_spec(&api, read, current, &announced).await? {
@@ -119,7 +120,14 @@ impl Act<'_> {
         } = *self;
         let memory = &mut *self.memory;
         let name = node.name_any();
-        let own = |spec: &NodeMigrationSpec| Own::of(&name, node, settings, spec.saved_state.as_ref());
+        let own = |spec: &NodeMigrationSpec| {
+            Own::of(
+                &name,
+                node,
+                settings,
+                spec.flannel_to_calico.or_empty().saved_state.as_ref(),
+            )
+        };
         match step {
             NodeStep::Cordon => cordon::cordon(context, migration, node).await?,
             NodeStep::Evict(pods) => {
@@ -130,12 +138,12 @@ impl Act<'_> {
                 let change = json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: value } } });
                 let nodes: Api<Node> = Api::all(context.client.clone());
                 write::patch(&nodes, node, "labelling", &change).await?;
-                spec.label = LabelRecord {
+                spec.flannel_to_calico.get_or_insert_default().label = LabelRecord {
                     current: Some((*value).to_owned()),
                     pending: None,
                 };
             }
-            NodeStep::Goal(goal) => spec.goal = *goal,
+            NodeStep::Goal(goal) => spec.flannel_to_calico.get_or_insert_default().goal = *goal,
             NodeStep::Import(allocations) => {
                 return import::import(context, &own(spec), allocations, spec).await;
             }
@@ -150,16 +158,14 @@ impl Act<'_> {
                 if let Some(step) = spec.step.take() {
                     finish_stage(context, spec, step, now);
                 }
+                let of_kind = spec.flannel_to_calico.get_or_insert_default();
+                of_kind.goal = Goal::Hold;
+                of_kind.imported_addresses = Vec::new();
+                of_kind.label.pending = None;
                 *spec = NodeMigrationSpec {
-                    goal: Goal::Hold,
                     rolling_back: false,
                     started: false,
                     skipped: false,
-                    imported_addresses: Vec::new(),
-                    label: LabelRecord {
-                        pending: None,
-                        ..spec.label.clone()
-                    },
                     started_at: None,
                     finished_at: None,
                     finished_before_rollback: None,
@@ -180,7 +186,7 @@ impl Act<'_> {
                     finish_stage(context, spec, step, now);
                 }
                 spec.finished_at = Some(now);
-                spec.label.pending = None;
+                spec.flannel_to_calico.get_or_insert_default().label.pending = None;
                 context
                     .events
                     .node(

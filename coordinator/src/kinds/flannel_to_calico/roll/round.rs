@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ::flannel_to_calico::api::LabelRecord;
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::migration::Strategy;
-use api::node_migration::{LabelRecord, NodeMigrationSpec};
+use api::node_migration::NodeMigrationSpec;
 use api::{Migration, NodeMigration};
 use crash_point::Edge;
 use engine::decision::{Decision, Wait, WaitReason};
@@ -119,9 +121,11 @@ impl Round<'_> {
             obstacles.set_current_object(None);
             let object = act.object;
             // A label is announced before it is written.
-            let draft = || NodeMigrationSpec {
-                label: object.spec.label.clone(),
-                ..NodeMigrationSpec::clone(&draft)
+            let draft = || {
+                let mut draft = NodeMigrationSpec::clone(&draft);
+                let announced = object.spec.flannel_to_calico.or_empty().label.clone();
+                draft.flannel_to_calico.get_or_insert_default().label = announced;
+                draft
             };
             match result {
                 Ok(StepResult::Held(held)) => worked.waits.extend(held.map(|held| (node.clone(), held))),
@@ -256,9 +260,10 @@ async fn work_on(
 
 /// Marks an announced label as written if the Node has it, independent of errors in between.
 fn settle_label(spec: &mut NodeMigrationSpec, label: &NetworkLabel) {
-    if spec.label.pending.is_some() && spec.label.pending.as_deref() == label.value() {
-        spec.label = LabelRecord {
-            current: spec.label.pending.take(),
+    let record = &mut spec.flannel_to_calico.get_or_insert_default().label;
+    if record.pending.is_some() && record.pending.as_deref() == label.value() {
+        *record = LabelRecord {
+            current: record.pending.take(),
             pending: None,
         };
     }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use ::flannel_to_calico::api::AutomaticRollback;
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::migration::{Desired, MigrationPhase};
-use api::node_migration::{AutomaticRollback, NodeMigrationSpec};
+use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use crash_point::Edge;
 use engine::decision::{Halt, HaltReason, Wait};
@@ -116,7 +118,7 @@ async fn turn_fallen<'node>(
         let fell_back = object
             .status
             .as_ref()
-            .and_then(|status| status.automatic_rollback.as_deref());
+            .and_then(|status| status.flannel_to_calico.or_empty().automatic_rollback.as_deref());
         let spec = &object.spec;
         if let Some(why) = fell_back
             && spec.started
@@ -143,7 +145,9 @@ async fn turn_fallen<'node>(
 /// Whether the node fell back, and the user has not resumed the rollout since. Any different time counts as a new request, from
 /// any clock.
 pub(super) fn has_fallen_back(spec: &NodeMigrationSpec, migration: &Migration) -> bool {
-    spec.automatic_rollback
+    spec.flannel_to_calico
+        .or_empty()
+        .automatic_rollback
         .as_ref()
         .is_some_and(|fell| fell.resumed_at == migration.spec.resumed_at)
 }
@@ -157,7 +161,7 @@ pub(super) fn fallen<'node>(
         .iter()
         .filter(|seat| seat.standing == NodeProgress::FellBack)
         .filter_map(|seat| {
-            let fell = snapshot.node_migrations.get(seat.name)?.spec.automatic_rollback.clone()?;
+            let fell = snapshot.node_migrations.get(seat.name)?.spec.flannel_to_calico.or_empty().automatic_rollback.clone()?;
             let halt = Halt {
                 reason: HaltReason::FellBack,
                 message: format!(
@@ -185,13 +189,13 @@ async fn turn(
         stage.patience.clone_from(&step.patience);
         finish_stage(context, &mut spec, step, now);
     }
+    spec.flannel_to_calico.get_or_insert_default().automatic_rollback = fell_back;
     let spec = NodeMigrationSpec {
         started: true,
         skipped: false,
         rolling_back: true,
         finished_at: None,
         finished_before_rollback: spec.finished_at,
-        automatic_rollback: fell_back,
         step: Some(stage),
         ..spec
     };

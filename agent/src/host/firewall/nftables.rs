@@ -1,0 +1,89 @@
+//! Names of nftables tables and chains, read from nft's text output.
+
+use std::collections::BTreeSet;
+
+use crate::host::program::{ProgramError, command_line, lines};
+
+/// Names of all nftables tables, and of the selected chains, without rules: a node may have hundreds of thousands of chains.
+#[derive(Debug, Default)]
+pub struct Nftables {
+    /// Family and name.
+    tables: BTreeSet<(String, String)>,
+    /// Family, table, and the common name of the selected chain.
+    chains: BTreeSet<(String, String, &'static str)>,
+}
+
+impl Nftables {
+    /// Whether a table of this family and name exists.
+    pub fn has_table(&self, family: &str, table: &str) -> bool {
+        self.tables.contains(&(family.to_owned(), table.to_owned()))
+    }
+
+    /// Whether a table of this family has a chain with this common name.
+    pub fn has_chain(&self, family: &str, table: &str, chain: &'static str) -> bool {
+        self.chains
+            .contains(&(family.to_owned(), table.to_owned(), chain))
+    }
+
+    /// Reads tables and chains. `select` returns the common name for a selected chain: of several chains with one common name,
+    /// each table has one entry.
+    ///
+    /// Reads nft's text output, not JSON: its lines are read one by one, so that at most one of hundreds of thousands of chains
+    /// is held.
+    pub async fn read(select: impl Fn(&str) -> Option<&'static str>) -> Result<Self, ProgramError> {
+        let mut found = Self::default();
+        for what in ["tables", "chains"] {
+            let arguments = ["list", what];
+            let (mut table, mut problem) = (None, None);
+            lines("nft", &arguments, |line| {
+                if found.take(line, &mut table, &select).is_none() {
+                    problem.get_or_insert_with(|| format!("line {line:?}"));
+                }
+                false
+            })
+            .await?;
+            if let Some(problem) = problem {
+                return Err(ProgramError::Answer {
+                    command: command_line("nft", &arguments),
+                    problem,
+                });
+            }
+            if found.tables.is_empty() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Parses one line: `table ip nat`, with or without `{` at its end; `chain POSTROUTING {` in a table; the content of a chain,
+    /// a closing bracket, or a comment. `None` for any other line.
+    fn take(
+        &mut self,
+        line: &str,
+        table: &mut Option<(String, String)>,
+        select: impl Fn(&str) -> Option<&'static str>,
+    ) -> Option<()> {
+        if let Some(named) = line.strip_prefix("table ") {
+            let (family, name) = named.strip_suffix(" {").unwrap_or(named).split_once(' ')?;
+            let named = (family.to_owned(), name.to_owned());
+            self.tables.insert(named.clone());
+            *table = Some(named);
+        } else if let Some(named) = line.strip_prefix("\tchain ") {
+            let (family, table) = table.as_ref()?;
+            if let Some(known) = select(named.strip_suffix(" {")?) {
+                self.chains.insert((family.clone(), table.clone(), known));
+            }
+        } else if !["\t\t", "\t}", "}", "#"]
+            .iter()
+            .any(|start| line.starts_with(start))
+            && !line.trim().is_empty()
+        {
+            return None;
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+#[path = "nftables_tests.rs"]
+mod tests;
