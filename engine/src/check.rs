@@ -14,7 +14,7 @@ use std::borrow::Cow;
 
 pub use few::fit_checks;
 pub use permission::Permission;
-pub use report::{Finding, Report};
+pub use report::{Finding, Report, worst};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -144,13 +144,4 @@ fn small(text: impl Into<String>, bytes: usize) -> String {
         Cow::Borrowed(_) => text,
         Cow::Owned(cut) => cut,
     }
-}
-
-/// The worst verdict of a list; [`Verdict::Unknown`] for an empty list, since nothing was checked.
-pub fn worst(checks: &[Check]) -> Verdict {
-    checks
-        .iter()
-        .map(|check| check.verdict)
-        .max()
-        .unwrap_or(Verdict::Unknown)
 }

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 
 use crate::cluster::NotUnderstood;
 use crate::labels::Labels;
-use crate::pods::Pods;
 
 /// A pod, with the fields that a drain needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -223,15 +222,6 @@ pub struct Residents<'pods> {
     pub terminating: Vec<&'pods Pod>,
     /// Static pods on the pod network.
     pub static_pods: Vec<&'pods Pod>,
-}
-
-/// The pods of each node. Callers that need every node call this once.
-pub fn by_node(pods: &Pods) -> BTreeMap<&str, Vec<&Pod>> {
-    let mut by_node: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
-    for pod in pods {
-        by_node.entry(&pod.node).or_default().push(pod);
-    }
-    by_node
 }
 
 /// Sorts the pods of a node. Each list is ordered by namespace and name, so that all passes agree.

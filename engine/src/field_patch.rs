@@ -20,7 +20,7 @@ pub struct FieldPatch {
 /// The fields that a decision depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Basis {
-    /// JSON pointers (RFC 6901) of the fields: [`pointer`].
+    /// JSON pointers (RFC 6901) of the fields: [`pointer()`].
     pub fields: Vec<String>,
     /// Fields that identify the members of a list. A list whose members only get new fields is then not written as a whole.
     pub members: &'static [&'static str],

@@ -3,10 +3,21 @@
 //! Pods are moved by eviction, so `PodDisruptionBudget`s hold. Without a budget, a pod of a workload is evicted only while every
 //! other pod of the workload is Ready.
 
+mod choose;
+mod health;
+mod movers;
+mod wave;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
+
+pub use health::{MovedNotReady, moved_not_ready, workloads_not_ready};
+pub use movers::Movers;
+pub use wave::{Wave, remaining_pods};
+
+use choose::choose_pods;
+use health::{HealthNow, health, terminates_too_long};
 
 use crate::decision::{Wait, WaitReason};
 use crate::drain::{self, Budget, Permissions, Pod};
@@ -82,91 +93,6 @@ pub struct Health {
     pub stalled: bool,
 }
 
-/// The order in which pods move: first the pods that others need, last the pods that have a number of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Wave {
-    /// The coordinator's own pod: the coordinator then uses the new network before other pods do.
-    Coordinator,
-    /// The cluster's name servers.
-    NameServers,
-    /// Backends of admission webhooks that fail closed: without them no new pod is admitted.
-    Admission,
-    /// Pods of `DaemonSet`s, node by node.
-    DaemonSets,
-    /// Pods of Deployments, `ReplicaSet`s and other controllers that create interchangeable pods.
-    Stateless,
-    /// Pods of `StatefulSet`s, the highest ordinal first.
-    Stateful,
-    /// Pods of Jobs: they complete without an eviction.
-    Jobs,
-    /// Pods without a controller.
-    Bare,
-}
-
-impl Wave {
-    /// Every wave, in order.
-    pub const ALL: [Self; 8] = [
-        Self::Coordinator,
-        Self::NameServers,
-        Self::Admission,
-        Self::DaemonSets,
-        Self::Stateless,
-        Self::Stateful,
-        Self::Jobs,
-        Self::Bare,
-    ];
-
-    /// Whether its pods are evicted. The user moves the other pods: no data is lost, and no budget is used.
-    pub fn is_evicted(self, delete_bare_pods: bool) -> bool {
-        match self {
-            Self::Jobs => false,
-            Self::Bare => delete_bare_pods,
-            Self::Coordinator
-            | Self::NameServers
-            | Self::Admission
-            | Self::DaemonSets
-            | Self::Stateless
-            | Self::Stateful => true,
-        }
-    }
-
-    /// Whether all later waves need its pods and wait for them.
-    pub fn is_needed(self) -> bool {
-        self <= Self::Admission
-    }
-
-    /// The wave of this pod.
-    pub fn of(resident: &Resident<'_>) -> Self {
-        match resident.role {
-            Role::Coordinator => return Self::Coordinator,
-            Role::NameServer => return Self::NameServers,
-            Role::Admission => return Self::Admission,
-            Role::Any => {}
-        }
-        match resident.workload.map(|workload| workload.kind.as_str()) {
-            None => Self::Bare,
-            Some("DaemonSet") => Self::DaemonSets,
-            Some("StatefulSet") => Self::Stateful,
-            Some("Job" | "CronJob") => Self::Jobs,
-            Some(_) => Self::Stateless,
-        }
-    }
-
-    /// The wave, for messages.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Coordinator => "the coordinator",
-            Self::NameServers => "name servers",
-            Self::Admission => "admission webhooks",
-            Self::DaemonSets => "pods of DaemonSets",
-            Self::Stateless => "pods of Deployments",
-            Self::Stateful => "pods of StatefulSets",
-            Self::Jobs => "pods of Jobs",
-            Self::Bare => "pods without a controller",
-        }
-    }
-}
-
 /// The facts that the moves depend on.
 #[derive(Clone, Debug)]
 pub struct View<'facts> {
@@ -202,111 +128,6 @@ impl Policy {
             ..self.permissions
         }
     }
-}
-
-/// Which pods have to move.
-#[derive(Clone, Copy, Debug)]
-pub enum Movers<'facts> {
-    /// Pods with an address outside these ranges, in a family of these ranges. The ranges are those of every pool that stays: the
-    /// target pool, and pools that the migration does not touch.
-    OutOf(&'facts [IpNet]),
-    /// Pods with an address in this range, the source range: while the range of a pool that stays is not known, a pod with
-    /// another address may be of that pool.
-    Within(&'facts IpNet),
-    /// Pods that started with an old address of a Service, by UID.
-    StartedWithOldAddress(&'facts BTreeSet<String>),
-}
-
-impl Movers<'_> {
-    /// Whether this pod has to move.
-    pub fn has(self, pod: &Pod) -> bool {
-        self.counts(pod)
-            && match self {
-                Self::OutOf(targets) => is_out_of(pod, targets),
-                Self::Within(range) => pod.addresses.iter().any(|address| range.contains(address)),
-                Self::StartedWithOldAddress(uids) => uids.contains(&pod.uid),
-            }
-    }
-
-    /// Whether this pod counts among the pods of its workload that have to be Ready.
-    fn counts(self, pod: &Pod) -> bool {
-        match self {
-            Self::OutOf(_) | Self::Within(_) => pod.uses_pod_network() && !pod.mirror,
-            // A hostNetwork pod starts with addresses of Services, too.
-            Self::StartedWithOldAddress(_) => !pod.finished && !pod.mirror,
-        }
-    }
-
-    /// The source that the pods leave, for messages.
-    fn place(self) -> &'static str {
-        match self {
-            Self::OutOf(_) | Self::Within(_) => "the old range",
-            Self::StartedWithOldAddress(_) => "old Service addresses",
-        }
-    }
-
-    /// Why the pods have to move, for messages.
-    fn matter(self) -> &'static str {
-        match self {
-            Self::OutOf(_) | Self::Within(_) => "have addresses of the old range",
-            Self::StartedWithOldAddress(_) => "have started with addresses of the old range",
-        }
-    }
-
-    /// The spec field that allows to delete bare pods.
-    fn field(self) -> &'static str {
-        match self {
-            Self::OutOf(_) | Self::Within(_) => "podCidr.deleteBarePods",
-            Self::StartedWithOldAddress(_) => "serviceCidr.deleteBarePods",
-        }
-    }
-}
-
-fn is_out_of(pod: &Pod, targets: &[IpNet]) -> bool {
-    let of_a_family = |address: &std::net::IpAddr| {
-        targets
-            .iter()
-            .any(|target| target.addr().is_ipv4() == address.is_ipv4())
-    };
-    let in_target = |address: &std::net::IpAddr| targets.iter().any(|target| target.contains(address));
-    let mut addresses = pod.addresses.iter();
-    addresses.any(|address| of_a_family(address) && !in_target(address))
-}
-
-/// The pods that still have to move, by wave.
-pub fn remaining_pods<'facts>(
-    residents: &'facts [Resident<'facts>],
-    movers: Movers<'_>,
-) -> BTreeMap<Wave, Vec<&'facts Resident<'facts>>> {
-    let mut remaining: BTreeMap<Wave, Vec<&Resident<'_>>> = BTreeMap::new();
-    for resident in residents {
-        if movers.has(resident.pod) {
-            remaining.entry(Wave::of(resident)).or_default().push(resident);
-        }
-    }
-    for (wave, residents) in &mut remaining {
-        residents.sort_by(|left, right| order(*wave, left).cmp(&order(*wave, right)));
-    }
-    remaining
-}
-
-/// By workload; within a `StatefulSet` the highest ordinal first, as the StatefulSet controller does.
-fn order<'facts>(
-    wave: Wave,
-    resident: &'facts Resident<'_>,
-) -> (Option<&'facts Workload>, std::cmp::Reverse<u64>, &'facts str) {
-    let ordinal = resident
-        .pod
-        .name
-        .rsplit_once('-')
-        .and_then(|(_, ordinal)| ordinal.parse().ok())
-        .filter(|_| wave == Wave::Stateful)
-        .unwrap_or_default();
-    (
-        resident.workload,
-        std::cmp::Reverse(ordinal),
-        resident.pod.name.as_str(),
-    )
 }
 
 /// For this time a refused eviction delays the later waves. A budget that is used up by other pods of the workload allows the
@@ -464,16 +285,6 @@ pub fn delays_no_other_pod(
     !is_evictable(wave, resident, policy) || (!wave.is_needed() && is_stuck())
 }
 
-/// A pod that has been terminating for this time delays no other pod: its owner decides when it ends, by grace period and
-/// finalizers.
-const ENDS_WITHIN: SignedDuration = SignedDuration::from_mins(5);
-
-/// Whether a pod has been terminating for longer than other pods wait for it.
-fn terminates_too_long(pod: &Pod, now: Timestamp) -> bool {
-    pod.deleted_at
-        .is_some_and(|began| now.duration_since(began) >= ENDS_WITHIN)
-}
-
 fn leaving<'facts>(
     pods: &'facts [&'facts Pod],
     view: &View<'facts>,
@@ -497,36 +308,6 @@ fn ask(pods: &[&Pod], view: &View<'_>, policy: &Policy, now: Timestamp) -> Optio
     evict::next(&leaving(pods, view, policy.evicts(), false), now)
 }
 
-/// Moved pods that are not Ready again.
-#[derive(Clone, Debug)]
-pub struct MovedNotReady {
-    /// Why other pods wait: the first of these pods.
-    pub wait: Wait,
-    /// Whether one of these pods is unschedulable.
-    pub finds_no_node: bool,
-}
-
-/// The moved pods that are not Ready again; `None` when all are Ready, or no pod waits for them.
-pub fn moved_not_ready(view: &View<'_>, now: Timestamp) -> Option<MovedNotReady> {
-    let health = health(view, now);
-    let first = health.holding().next()?;
-    Some(MovedNotReady {
-        wait: first.wait(&health),
-        finds_no_node: health.holding().any(|lacking| lacking.unschedulable),
-    })
-}
-
-/// Workloads with moved pods that are not Ready again or do not exist, each with the first such pod.
-pub fn workloads_not_ready<'facts>(
-    view: &View<'facts>,
-    now: Timestamp,
-) -> Vec<(&'facts Workload, Wave, String)> {
-    let lacking = health(view, now).lacking.into_iter();
-    lacking
-        .filter_map(|lacking| Some((lacking.workload?, lacking.wave, lacking.what)))
-        .collect()
-}
-
 fn waits(reason: WaitReason, message: String) -> Wait {
     Wait {
         reason,
@@ -537,53 +318,6 @@ fn waits(reason: WaitReason, message: String) -> Wait {
 
 fn wait(reason: WaitReason, message: String) -> evict::Next {
     evict::Next::Wait(waits(reason, message))
-}
-
-/// The pods that may move now: one of each workload, and only while every other pod of the workload is Ready. An unready pod
-/// serves no traffic and does not wait, except in a `StatefulSet`, where other pods may need its data. Of a `DaemonSet`, as many
-/// pods move as its `maxUnavailable` allows, including those that are unavailable already, and none from a node where another pod
-/// of it is moving.
-fn choose_pods<'facts>(
-    wave: Wave,
-    pods: &[&Resident<'facts>],
-    busy: &BTreeMap<&Workload, usize>,
-    workloads: &BTreeMap<Workload, Health>,
-) -> Vec<&'facts Pod> {
-    let at_once = |workload: &Workload| {
-        let known = workloads.get(workload).filter(|_| wave == Wave::DaemonSets);
-        known.map_or(1, |known| known.at_once.max(1))
-    };
-    let mut taken: BTreeMap<&Workload, usize> = BTreeMap::new();
-    let mut busy_nodes: BTreeSet<(&Workload, &str)> = pods
-        .iter()
-        .filter(|resident| wave == Wave::DaemonSets && resident.pod.deleted_at.is_some())
-        .filter_map(|resident| Some((resident.workload?, resident.pod.node.as_str())))
-        .collect();
-    let mut chosen = Vec::new();
-    for resident in pods {
-        let pod = resident.pod;
-        if pod.deleted_at.is_some() {
-            continue;
-        }
-        if let Some(workload) = resident.workload {
-            let away = busy.get(workload).copied();
-            let taken = taken.entry(workload).or_default();
-            let of_others = away.filter(|_| pod.ready).unwrap_or_default();
-            let is_full = *taken + of_others >= at_once(workload);
-            if is_full && (pod.ready || wave == Wave::Stateful) {
-                continue;
-            }
-            if wave == Wave::DaemonSets && !busy_nodes.insert((workload, &pod.node)) {
-                continue;
-            }
-            // A pod that is not Ready is already counted as unavailable.
-            if pod.ready || wave == Wave::Stateful || away.is_none() {
-                *taken += 1;
-            }
-        }
-        chosen.push(pod);
-    }
-    chosen
 }
 
 /// The wait for pods that the migration does not evict, with the fix.
@@ -627,158 +361,6 @@ fn describe_kept(wave: Wave, pods: &[&Resident<'_>], movers: Movers<'_>, policy:
 
 fn refused(message: String) -> Wait {
     waits(WaitReason::EvictionRefused, message)
-}
-
-/// Pods of one workload that other pods wait for: pods that are not Ready again, or do not exist yet.
-struct Lacking<'facts> {
-    wave: Wave,
-    /// `None` for a terminating pod without a controller.
-    workload: Option<&'facts Workload>,
-    /// The number of these pods.
-    count: usize,
-    /// How many of the pods that may move at the same time these are. A workload takes at most as many slots as pods of it may
-    /// move at once, whatever its number of replicas is.
-    slots: usize,
-    /// The state of the first of these pods.
-    what: String,
-    /// Whether one of these pods is unschedulable.
-    unschedulable: bool,
-    /// Whether no other pod waits for these pods.
-    stalled: bool,
-}
-
-impl Lacking<'_> {
-    fn wait(&self, health: &HealthNow<'_>) -> Wait {
-        let whose = self
-            .workload
-            .map_or_else(|| "without a controller".to_owned(), Workload::key);
-        let count = health.holding().map(|lacking| lacking.count).sum::<usize>();
-        let message = format!("moved pods not Ready: {count}; the first: {whose}, {}", self.what);
-        waits(WaitReason::MovedPodsNotReady, message)
-    }
-}
-
-/// The state of the workloads.
-struct HealthNow<'facts> {
-    /// Workloads with pods that are not Ready or do not exist, in any range: the number of these pods.
-    busy: BTreeMap<&'facts Workload, usize>,
-    /// Moved pods that are not Ready again, in the order of the waves.
-    lacking: Vec<Lacking<'facts>>,
-}
-
-impl<'facts> HealthNow<'facts> {
-    /// The pods that other pods wait for.
-    fn holding(&self) -> impl Iterator<Item = &Lacking<'facts>> {
-        self.lacking.iter().filter(|lacking| !lacking.stalled)
-    }
-
-    /// How many of the pods that may move at the same time are moving.
-    fn slots(&self) -> usize {
-        self.holding().map(|lacking| lacking.slots).sum()
-    }
-}
-
-fn health<'facts>(view: &View<'facts>, now: Timestamp) -> HealthNow<'facts> {
-    let mut busy = BTreeMap::new();
-    let mut lacking = Vec::new();
-    let mut of_workload: BTreeMap<&Workload, Vec<&Resident<'_>>> = BTreeMap::new();
-    for resident in view.residents {
-        if !view.movers.counts(resident.pod) {
-            continue;
-        }
-        match resident.workload {
-            Some(_) if terminates_too_long(resident.pod, now) => {}
-            Some(workload) => of_workload.entry(workload).or_default().push(resident),
-            None if resident.pod.deleted_at.is_some() && view.movers.has(resident.pod) => {
-                lacking.push(Lacking {
-                    wave: Wave::of(resident),
-                    workload: None,
-                    count: 1,
-                    slots: 1,
-                    what: format!("pod {} terminates", resident.pod.key()),
-                    unschedulable: false,
-                    stalled: terminates_too_long(resident.pod, now),
-                });
-            }
-            None => {}
-        }
-    }
-    for (workload, pods) in of_workload {
-        let wave = pods
-            .iter()
-            .map(|pod| Wave::of(pod))
-            .min()
-            .unwrap_or(Wave::Stateless);
-        let there = pods.iter().filter(|pod| pod.pod.deleted_at.is_none()).count();
-        let ready = pods
-            .iter()
-            .filter(|pod| pod.pod.deleted_at.is_none() && pod.pod.ready)
-            .count();
-        let known = view.workloads.get(workload);
-        let missing = known.map_or(0, |known| known.wanted.saturating_sub(there));
-        // A pod that was unready before does not delay the other pods of its workload.
-        let as_unready_as_before = known.is_some_and(|known| {
-            known.unready_before_start > 0
-                && there == pods.len()
-                && missing == 0
-                && there - ready <= known.unready_before_start
-        });
-        if (ready < pods.len() || missing > 0) && !as_unready_as_before {
-            busy.insert(workload, (pods.len() - ready).saturating_add(missing));
-        }
-        if let Some(known) = known.filter(|_| wave != Wave::Jobs) {
-            lacking.extend(workload_lacking(view, workload, wave, &pods, known));
-        }
-    }
-    lacking.sort_by(|left, right| (left.wave, left.workload).cmp(&(right.wave, right.workload)));
-    HealthNow { busy, lacking }
-}
-
-/// The pods that a workload lacks; `None` when it lacks none.
-fn workload_lacking<'facts>(
-    view: &View<'facts>,
-    workload: &'facts Workload,
-    wave: Wave,
-    pods: &[&Resident<'_>],
-    known: &Health,
-) -> Option<Lacking<'facts>> {
-    let unready = |resident: &&&Resident<'_>| {
-        let pod = resident.pod;
-        pod.deleted_at.is_none() && !pod.ready && !view.movers.has(pod)
-    };
-    // As many pods as were unready before the first move may still be unready.
-    let unready: Vec<&Pod> = pods
-        .iter()
-        .filter(unready)
-        .skip(known.unready_before_start)
-        .map(|resident| resident.pod)
-        .collect();
-    let terminating = pods
-        .iter()
-        .filter(|resident| resident.pod.deleted_at.is_some())
-        .count();
-    let there = pods.len() - terminating;
-    let missing = known.wanted.saturating_sub(there);
-    let what = match unready.first() {
-        Some(first) if first.unschedulable => {
-            format!(
-                "pod {} is not Ready: the scheduler finds no node for it",
-                first.key()
-            )
-        }
-        Some(first) => format!("pod {} is not Ready", first.key()),
-        None if missing > 0 => format!("{there} of {} pods exist", known.wanted),
-        None => return None,
-    };
-    Some(Lacking {
-        wave,
-        workload: Some(workload),
-        count: unready.len().saturating_add(missing),
-        slots: unready.len() + missing.min(known.at_once.max(1).max(terminating)),
-        what,
-        unschedulable: unready.iter().any(|pod| pod.unschedulable),
-        stalled: known.stalled,
-    })
 }
 
 #[cfg(test)]

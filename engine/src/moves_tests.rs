@@ -1,3 +1,4 @@
+use ipnet::IpNet;
 use jiff::SignedDuration;
 use rstest::rstest;
 

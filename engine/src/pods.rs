@@ -1,5 +1,6 @@
 //! A list of pods that are shared, not copied: a large cluster has more than 100 000.
 
+use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 use std::slice;
 use std::sync::Arc;
@@ -81,6 +82,15 @@ impl Pods {
         self.0
             .sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
     }
+}
+
+/// The pods of each node. Callers that need every node call this once.
+pub fn by_node(pods: &Pods) -> BTreeMap<&str, Vec<&Pod>> {
+    let mut by_node: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
+    for pod in pods {
+        by_node.entry(&pod.node).or_default().push(pod);
+    }
+    by_node
 }
 
 impl From<Vec<Pod>> for Pods {

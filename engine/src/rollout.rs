@@ -1,6 +1,7 @@
 //! Which nodes may be migrated at the same time: a decision about all nodes, not about one.
 
 mod turn;
+mod unavailable;
 
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
@@ -9,6 +10,7 @@ pub use turn::{Back, RollbackAdmission, admit_rollback, is_rolled_back};
 
 use crate::decision::{Wait, WaitReason};
 use crate::words::names;
+use unavailable::{is_unavailable, turn_message};
 
 /// The number of nodes that may be unavailable at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,24 +129,7 @@ pub struct Admission<'node> {
 /// or NotReady at the same time.
 pub fn admit<'node>(nodes: &[RolloutNode<'node>], rules: &Rules, now: Timestamp) -> Admission<'node> {
     let mut admission = Admission::default();
-    let in_turn = |standing| {
-        let mut queue = waiting(nodes, standing);
-        queue.retain(|node| !node.is_backing_off);
-        queue.sort_by_key(|node| node.tries);
-        queue
-    };
-    let mut queue: Vec<&RolloutNode<'node>> = in_turn(NodeProgress::Waiting);
-    // Skipped nodes come after all others, even after nodes that are still in progress.
-    let others_done = nodes.iter().all(|node| {
-        node.is_backing_off
-            || matches!(
-                node.standing,
-                NodeProgress::Done(_) | NodeProgress::Skipped | NodeProgress::KeptOnOld
-            )
-    });
-    if others_done {
-        queue.extend(in_turn(NodeProgress::Skipped));
-    }
+    let queue = queue(nodes);
     let hold = |reason, message: String, until| {
         Some(Wait {
             reason,
@@ -212,6 +197,28 @@ pub fn admit<'node>(nodes: &[RolloutNode<'node>], rules: &Rules, now: Timestamp)
     admission
 }
 
+/// The nodes that may start, in order. Skipped nodes come after all others, even after nodes that are still in progress.
+fn queue<'nodes, 'node>(nodes: &'nodes [RolloutNode<'node>]) -> Vec<&'nodes RolloutNode<'node>> {
+    let in_turn = |standing| {
+        let mut queue = waiting(nodes, standing);
+        queue.retain(|node| !node.is_backing_off);
+        queue.sort_by_key(|node| node.tries);
+        queue
+    };
+    let mut queue = in_turn(NodeProgress::Waiting);
+    let others_done = nodes.iter().all(|node| {
+        node.is_backing_off
+            || matches!(
+                node.standing,
+                NodeProgress::Done(_) | NodeProgress::Skipped | NodeProgress::KeptOnOld
+            )
+    });
+    if others_done {
+        queue.extend(in_turn(NodeProgress::Skipped));
+    }
+    queue
+}
+
 /// Why no node at all may start now, and whether only canaries may.
 fn held_for_all(
     nodes: &[RolloutNode<'_>],
@@ -264,18 +271,6 @@ fn held_for_all(
     (canaries_only, None)
 }
 
-/// Whether a node counts against the limit: in progress, or NotReady for any reason.
-fn is_unavailable(node: &RolloutNode<'_>) -> bool {
-    match node.standing {
-        NodeProgress::Working | NodeProgress::Halted | NodeProgress::Returning => true,
-        NodeProgress::Waiting
-        | NodeProgress::Skipped
-        | NodeProgress::KeptOnOld
-        | NodeProgress::FellBack
-        | NodeProgress::Done(_) => !node.ready,
-    }
-}
-
 fn waiting<'nodes, 'node>(
     nodes: &'nodes [RolloutNode<'node>],
     standing: NodeProgress,
@@ -312,201 +307,6 @@ fn canary(nodes: &[RolloutNode<'_>], rules: &Rules) -> (bool, Option<Timestamp>)
     )
 }
 
-fn turn_message(nodes: &[RolloutNode<'_>], starting: &[&str], name: &str, limit: usize) -> String {
-    let busy: Vec<&str> = nodes
-        .iter()
-        .filter(|node| is_unavailable(node) || starting.contains(&node.name))
-        .map(|node| node.name)
-        .collect();
-    format!(
-        "node {name} waits for its turn: maxUnavailable is {limit}; in progress or NotReady: {}",
-        names(&busy)
-    )
-}
-
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use rstest::rstest;
-
-    use super::*;
-
-    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
-
-    fn rules(limit: u32) -> Rules {
-        Rules {
-            max_unavailable: MaxUnavailable::Nodes(limit),
-            canary_nodes: 0,
-            canary_soak: SignedDuration::ZERO,
-            interval: SignedDuration::ZERO,
-            paused: false,
-            hold: None,
-            clean_since: None,
-        }
-    }
-
-    fn node(name: &str, standing: NodeProgress) -> RolloutNode<'_> {
-        RolloutNode {
-            name,
-            standing,
-            ready: true,
-            on_old: true,
-            is_backing_off: false,
-            tries: 0,
-        }
-    }
-
-    #[rstest]
-    #[case("1", Some(1))]
-    #[case("3", Some(3))]
-    #[case("10%", Some(1))]
-    #[case("25%", Some(2))]
-    #[case("100%", Some(5))]
-    #[case("0", None)]
-    #[case("0%", None)]
-    #[case("101%", None)]
-    #[case("-1", None)]
-    #[case("two", None)]
-    fn max_unavailable_is_resolved_for_five_nodes(#[case] text: &str, #[case] limit: Option<usize>) {
-        assert_eq!(MaxUnavailable::parse(text).ok().map(|max| max.resolve(5)), limit);
-    }
-
-    #[test]
-    fn a_node_that_is_not_ready_counts_against_the_limit() {
-        let mut nodes = [node("a", NodeProgress::Waiting), node("b", NodeProgress::Waiting)];
-        nodes[1].ready = false;
-        assert_eq!(admit(&nodes, &rules(1), NOW).start, Vec::<&str>::new());
-        assert_eq!(admit(&nodes, &rules(2), NOW).start, ["a"]);
-    }
-
-    #[test]
-    fn a_waiting_node_names_the_nodes_in_progress() {
-        let nodes = [
-            node("a", NodeProgress::Working),
-            node("b", NodeProgress::Waiting),
-            node("c", NodeProgress::Waiting),
-        ];
-        // A node that starts now is in progress, too.
-        let message = admit(&nodes, &rules(2), NOW).held.unwrap().message;
-        assert_eq!(
-            message,
-            "node c waits for its turn: maxUnavailable is 2; in progress or NotReady: a, b"
-        );
-    }
-
-    #[test]
-    fn canaries_start_alone_and_soak() {
-        let canary = Rules {
-            canary_nodes: 1,
-            canary_soak: SignedDuration::from_secs(60),
-            ..rules(3)
-        };
-        let fresh = [node("a", NodeProgress::Waiting), node("b", NodeProgress::Waiting)];
-        assert_eq!(admit(&fresh, &canary, NOW).start, ["a"]);
-        let soaking = [
-            node("a", NodeProgress::Done(NOW)),
-            node("b", NodeProgress::Waiting),
-        ];
-        let held = admit(&soaking, &canary, NOW).held.unwrap();
-        assert_eq!(held.reason, WaitReason::CanarySoak);
-        assert_eq!(
-            admit(&soaking, &canary, NOW + SignedDuration::from_secs(60)).start,
-            ["b"]
-        );
-    }
-
-    #[test]
-    fn a_halted_node_stops_new_starts() {
-        let nodes = [node("a", NodeProgress::Halted), node("b", NodeProgress::Waiting)];
-        let admission = admit(&nodes, &rules(2), NOW);
-        assert!(admission.start.is_empty());
-        assert_eq!(admission.held.unwrap().message, "node a is halted");
-    }
-
-    #[test]
-    fn a_node_that_fell_back_stops_new_starts() {
-        let nodes = [
-            node("a", NodeProgress::FellBack),
-            node("b", NodeProgress::Waiting),
-        ];
-        assert!(admit(&nodes, &rules(2), NOW).start.is_empty());
-    }
-
-    #[test]
-    fn a_skipped_node_comes_after_all_others() {
-        let nodes = [node("a", NodeProgress::Skipped), node("b", NodeProgress::Waiting)];
-        assert_eq!(admit(&nodes, &rules(2), NOW).start, ["b"]);
-        let nodes = [node("a", NodeProgress::Skipped), node("b", NodeProgress::Working)];
-        assert!(admit(&nodes, &rules(2), NOW).start.is_empty());
-        let nodes = [
-            node("a", NodeProgress::Skipped),
-            node("b", NodeProgress::Done(NOW)),
-        ];
-        assert_eq!(admit(&nodes, &rules(2), NOW).start, ["a"]);
-    }
-
-    #[test]
-    fn a_released_node_takes_no_slot_and_is_tried_again() {
-        let mut nodes = [
-            node("a", NodeProgress::Skipped),
-            node("b", NodeProgress::Skipped),
-            node("c", NodeProgress::Waiting),
-        ];
-        nodes[0].is_backing_off = true;
-        nodes[2].is_backing_off = true;
-        assert_eq!(admit(&nodes, &rules(1), NOW).start, ["b"]);
-        nodes[1].is_backing_off = true;
-        let admission = admit(&nodes, &rules(1), NOW);
-        assert_eq!((admission.start, admission.held), (Vec::new(), None));
-        (nodes[0].is_backing_off, nodes[1].is_backing_off) = (false, false);
-        assert_eq!(admit(&nodes, &rules(1), NOW).start, ["a"]);
-        (nodes[0].tries, nodes[1].tries) = (2, 1);
-        assert_eq!(admit(&nodes, &rules(1), NOW).start, ["b"]);
-    }
-
-    #[test]
-    fn a_kept_node_does_not_start_and_is_named() {
-        let nodes = [
-            node("a", NodeProgress::KeptOnOld),
-            node("b", NodeProgress::Done(NOW)),
-        ];
-        let admission = admit(&nodes, &rules(1), NOW);
-        assert!(admission.start.is_empty());
-        let message = admission.held.unwrap().message;
-        assert_eq!(message, "kept on the old network by rollbackNodes: a");
-    }
-
-    fn standing() -> impl Strategy<Value = NodeProgress> {
-        prop_oneof![
-            Just(NodeProgress::Waiting),
-            Just(NodeProgress::Skipped),
-            Just(NodeProgress::Working),
-            Just(NodeProgress::Returning),
-            Just(NodeProgress::KeptOnOld),
-            Just(NodeProgress::Done(NOW)),
-        ]
-    }
-
-    proptest! {
-        /// R9: in any state, nodes that start now never exceed the limit.
-        #[test]
-        fn started_nodes_never_exceed_the_limit(
-            nodes in proptest::collection::vec((standing(), any::<bool>(), any::<bool>()), 1..12),
-            limit in 1u32..6,
-        ) {
-            let names: Vec<String> = (0..nodes.len()).map(|index| format!("n{index}")).collect();
-            let nodes: Vec<RolloutNode<'_>> = nodes.iter().zip(&names)
-                .map(|((standing, ready, rests), name)| RolloutNode {
-                    name, standing: *standing, ready: *ready, on_old: true, is_backing_off: *rests, tries: 0,
-                })
-                .collect();
-            let before = nodes.iter().filter(|node| is_unavailable(node)).count();
-            let admission = admit(&nodes, &rules(limit), NOW);
-            prop_assert!(admission.start.is_empty() || before + admission.start.len() <= limit as usize);
-            for name in &admission.start {
-                let node = nodes.iter().find(|node| &node.name == name).unwrap();
-                prop_assert!(node.ready && !node.is_backing_off);
-            }
-        }
-    }
-}
+#[path = "rollout_tests.rs"]
+mod tests;

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::pods::verdict_for_blocked_pod;
-use super::{Check, Finding, Report, Verdict, names};
+use super::{Check, Finding, Report, Verdict};
 use crate::drain::{Budget, Pod, Selector};
-use crate::words::LISTED;
+use crate::words::{LISTED, names};
 
 /// A pod with this many budgets is never evicted: further budgets of the pod do not matter.
 const TWO_BUDGETS: usize = 2;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::report::worst;
 use super::{Check, Verdict};
 use crate::words::{cut, names};
 
@@ -46,7 +47,7 @@ fn size(check: &Check) -> usize {
 }
 
 fn counted(name: String, checks: &[Check]) -> Check {
-    let verdict = super::worst(checks);
+    let verdict = worst(checks);
     let objects: Vec<&str> = checks.iter().map(|check| check.object.as_str()).collect();
     let objects = cut(&names(&objects), OBJECTS_BYTES).into_owned();
     let lines = match checks.len() {

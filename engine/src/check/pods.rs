@@ -1,7 +1,8 @@
 //! Checks of pods that have to leave: volumes that would be lost, and static pods. All kinds of migration share them.
 
-use super::{Check, Finding, Report, Verdict, names};
+use super::{Check, Finding, Report, Verdict};
 use crate::drain::{self, Permissions, Pod};
+use crate::words::names;
 
 /// The verdict and the fix for a pod that cannot be evicted: the migration is refused, unless the user has set with
 /// `drain.onBlocked` what happens `meanwhile`.

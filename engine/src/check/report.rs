@@ -196,6 +196,15 @@ impl Report {
     }
 }
 
+/// The worst verdict of a list; [`Verdict::Unknown`] for an empty list, since nothing was checked.
+pub fn worst(checks: &[Check]) -> Verdict {
+    checks
+        .iter()
+        .map(|check| check.verdict)
+        .max()
+        .unwrap_or(Verdict::Unknown)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

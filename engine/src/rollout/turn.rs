@@ -1,6 +1,7 @@
 //! Which nodes are rolled back now.
 
-use super::{MaxUnavailable, NodeProgress, RolloutNode, is_unavailable, turn_message};
+use super::unavailable::{is_unavailable, turn_message};
+use super::{MaxUnavailable, NodeProgress, RolloutNode};
 use crate::decision::{Wait, WaitReason};
 
 /// Which nodes are to be rolled back to the old network.

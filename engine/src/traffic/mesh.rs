@@ -30,7 +30,7 @@ pub struct Pair<'pod> {
 }
 
 /// Chooses the pairs. Every pod sends to at most one pod of each generation on another node, and to the pod of the other
-/// generation on its own node, and has at most [`MAX_SENDERS`] senders of each generation: the load of a node does not depend on
+/// generation on its own node, and has at most `MAX_SENDERS` senders of each generation: the load of a node does not depend on
 /// the size of the cluster. Pairs of `current` with an unchanged class are kept, so a node that changes its network changes the
 /// targets of few other pods.
 pub fn assign<'pod>(endpoints: &[Endpoint<'pod>], current: &BTreeSet<(&str, &str)>) -> Vec<Pair<'pod>> {

@@ -75,6 +75,10 @@ pub struct Totals {
 impl Totals {
     /// The sums of both.
     #[must_use]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "the longest gap is the larger one, not a sum"
+    )]
     pub fn add(self, other: Self) -> Self {
         Self {
             sent: self.sent.saturating_add(other.sent),
@@ -144,7 +148,7 @@ impl Stream {
         recent
     }
 
-    /// Counts since the start of the stream, as of the last call of [`Self::look`].
+    /// Counts since the start of the stream, as of the last call of [`Self::observe`].
     pub fn totals(&self) -> Totals {
         self.totals
     }

@@ -3,12 +3,13 @@
 use serde_json::{Map, json};
 
 use super::as_number::as_number;
-use super::convert::Conversion;
-use super::decode::{Decode, Fields, Mismatch, read};
+use super::conversion::Conversion;
+use super::decode::{Decode, Fields, read};
 use super::difference::Difference;
 use super::felix;
 use super::json::Json;
 use super::key::{ObjectKind, V2Key};
+use super::mismatch::Mismatch;
 use super::report::Cause;
 use super::resource::Resource;
 use super::v2::Tree;

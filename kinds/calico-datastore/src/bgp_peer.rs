@@ -3,18 +3,20 @@
 use serde::Serialize;
 
 use super::as_number::as_number;
-use super::convert::{Batch, Conversion};
-use super::decode::{Decode, Fields, Mismatch, keep_over_null, read};
+use super::conversion::{Batch, Conversion};
+use super::decode::{Decode, Fields, keep_over_null, read};
+use super::finding::Findings;
 use super::json::Json;
 use super::key::{ObjectKind, V2Key};
+use super::mismatch::Mismatch;
 use super::names;
 use super::network::{Address, address};
 use super::note::Note;
 use super::report::Cause;
 use super::resource::Resource;
 use super::v2::{Entry, Tree};
+use super::validate::metadata;
 use super::validate::text::is_subdomain;
-use super::validate::{Findings, metadata};
 
 #[derive(Debug, Default)]
 struct Peer {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, json};
 
-use super::convert::Conversion;
+use super::conversion::Conversion;
 use super::go_values::boolean;
 use super::key::{ObjectKind, V2Key};
 use super::report::Cause;

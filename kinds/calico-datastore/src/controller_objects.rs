@@ -10,9 +10,10 @@ use std::fmt;
 
 use super::escape::unescaped;
 use super::names;
+use super::policy_name::OF_KUBERNETES;
+pub use super::policy_name::PolicyName;
 use super::sources::{Origin, Source};
 use super::v2::Tree;
-use super::validate::text::LONGEST_NAME;
 use super::{policy, profile};
 use calico::etcd::Layout;
 use engine::check::names as first;
@@ -20,43 +21,8 @@ use engine::check::names as first;
 /// Prefix of profiles of namespaces in v3.
 const OF_NAMESPACE: &str = "kns.";
 
-/// The longest name of a policy of Kubernetes that v3 accepts.
-pub(super) const LONGEST_POLICY: usize = LONGEST_NAME - policy::OF_KUBERNETES.len();
-
 /// Directories of v2 with these objects.
 pub const DIRECTORIES: [&str; 2] = [profile::DIRECTORY, policy::DIRECTORY];
-
-/// Identity of a policy of Kubernetes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PolicyName {
-    /// Namespace of the policy.
-    pub namespace: String,
-    /// Name of the policy in Kubernetes.
-    pub name: String,
-}
-
-impl PolicyName {
-    /// Parses the name in v2: `knp.default.`, the namespace, a dot, and the name.
-    pub(super) fn of_v2(name: &str) -> Option<Self> {
-        // No namespace has a dot in its name.
-        let (namespace, name) = name.strip_prefix(policy::OF_KUBERNETES)?.split_once('.')?;
-        Some(Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        })
-    }
-
-    /// Whether the name is too long for v3, which adds the prefix `knp.default.` and refuses names that are longer than those of
-    /// Kubernetes (libcalico-go, `validateObjectMeta`).
-    pub fn is_too_long(&self) -> bool {
-        self.name.len() > LONGEST_POLICY
-    }
-
-    /// `namespace/name`.
-    pub fn key(&self) -> String {
-        format!("{}/{}", self.namespace, self.name)
-    }
-}
 
 /// Objects that the controllers write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -166,7 +132,7 @@ impl<'key> Existing<'key> {
         let (namespace, name) = key.strip_prefix(&policies)?.split_once('/')?;
         Some(Self::Policy(PolicyName {
             namespace: namespace.to_owned(),
-            name: name.strip_prefix(policy::OF_KUBERNETES)?.to_owned(),
+            name: name.strip_prefix(OF_KUBERNETES)?.to_owned(),
         }))
     }
 }

@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 
-use super::decode::{Decode, Fields, Mismatch};
+use super::decode::{Decode, Fields};
 use super::json::Json;
 use super::key::V2Key;
+use super::mismatch::Mismatch;
 use super::note::Note;
 use super::protocol::Protocol;
 

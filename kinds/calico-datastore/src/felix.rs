@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use super::convert::Conversion;
+use super::conversion::Conversion;
 use super::difference::Difference;
 use super::felix_settings::{Form, SETTINGS, Setting};
 use super::go_number::number;

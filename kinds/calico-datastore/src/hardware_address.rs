@@ -3,8 +3,9 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use super::decode::{Decode, Mismatch};
+use super::decode::Decode;
 use super::json::Json;
+use super::mismatch::Mismatch;
 
 /// Lengths in bytes: Ethernet, EUI-64, IP over `InfiniBand`.
 const LENGTHS: [usize; 3] = [6, 8, 20];

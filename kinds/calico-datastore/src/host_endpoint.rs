@@ -2,22 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
-use super::convert::Conversion;
-use super::decode::{Decode, Fields, Mismatch, read};
+use super::conversion::Conversion;
+use super::decode::{Decode, Fields, read};
 use super::endpoint_port::EndpointPort;
 use super::escape::unescaped;
+use super::finding::Findings;
 use super::json::Json;
 use super::key::{ObjectKind, V2Key};
+use super::mismatch::Mismatch;
 use super::names;
 use super::network::Address;
 use super::note::Note;
 use super::report::Cause;
 use super::resource::Resource;
 use super::selector::OLD_NAMESPACE;
+use super::spec::host_endpoint::Spec;
 use super::v2::Tree;
-use super::validate::{Findings, endpoint, metadata};
+use super::validate::{endpoint, metadata};
 
 /// An endpoint in v2.
 #[derive(Debug, Default)]
@@ -42,22 +43,6 @@ impl Decode for Endpoint {
             ports: fields.get("ports")?,
         })
     }
-}
-
-/// An endpoint in v3.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Spec {
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub node: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub interface_name: String,
-    #[serde(rename = "expectedIPs", skip_serializing_if = "Vec::is_empty")]
-    pub expected_ips: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub profiles: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ports: Vec<EndpointPort>,
 }
 
 /// Converts all host endpoints.

@@ -1,19 +1,20 @@
 //! Converts IP pools.
 
-use serde::Serialize;
-
-use super::convert::Conversion;
-use super::decode::{Decode, Fields, Mismatch, read};
+use super::conversion::Conversion;
+use super::decode::{Decode, Fields, read};
+use super::finding::Findings;
 use super::go_values::lower;
 use super::json::Json;
 use super::key::{ObjectKind, V2Key};
+use super::mismatch::Mismatch;
 use super::names;
 use super::network::{Network, cidr};
 use super::note::Note;
 use super::report::Cause;
 use super::resource::Resource;
+use super::spec::ip_pool::Spec;
 use super::v2::Tree;
-use super::validate::{Findings, metadata, pool};
+use super::validate::{metadata, pool};
 
 /// A pool in v2.
 #[derive(Debug, Default)]
@@ -41,21 +42,6 @@ impl Decode for Pool {
             disabled: fields.get("disabled")?,
         })
     }
-}
-
-/// A pool in v3.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Spec {
-    pub cidr: String,
-    vxlan_mode: &'static str,
-    pub ipip_mode: &'static str,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    nat_outgoing: bool,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub disabled: bool,
-    pub block_size: u8,
-    node_selector: &'static str,
 }
 
 /// Converts all pools.

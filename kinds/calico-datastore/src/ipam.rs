@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use super::convert::{Conversion, Object};
-use super::decode::{Decode, Fields, Mismatch, read};
+use super::conversion::Conversion;
+use super::decode::{Decode, Fields, read};
 use super::difference::Difference;
 use super::json::Json;
 use super::key::{ObjectKind, V2Key};
+use super::mismatch::Mismatch;
 use super::names;
 use super::network::{Network, cidr};
 use super::note::Note;
+use super::object::Object;
 use super::report::Cause;
 use super::v2::{Entry, Tree};
 use super::verify::cross_check;

@@ -4,8 +4,9 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::decode::{Decode, Mismatch};
+use super::decode::Decode;
 use super::json::Json;
+use super::mismatch::Mismatch;
 
 /// Go's text for a missing address.
 const NOTHING: &str = "<nil>";

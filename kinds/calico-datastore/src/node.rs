@@ -6,19 +6,21 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use super::as_number::as_number;
-use super::convert::Conversion;
-use super::decode::{Decode, Fields, Mismatch, read};
+use super::conversion::Conversion;
+use super::decode::{Decode, Fields, read};
 use super::difference::Difference;
 use super::felix::TUNNEL_ADDRESS;
+use super::finding::Findings;
 use super::json::Json;
 use super::key::{ObjectKind, V2Key};
+use super::mismatch::Mismatch;
 use super::names;
 use super::network::{Network, address, cidr};
 use super::note::Note;
 use super::report::Cause;
 use super::resource::Resource;
 use super::v2::Tree;
-use super::validate::{Findings, metadata};
+use super::validate::metadata;
 
 const HOSTS: &str = "/calico/v1/host";
 const BGP_HOSTS: &str = "/calico/bgp/v1/host";

@@ -209,16 +209,7 @@ impl Note {
 impl fmt::Display for Note {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownSetting { key, like: None } => {
-                write!(formatter, "{key}: not copied: v3 has no such setting")
-            }
-            Self::UnknownSetting {
-                key,
-                like: Some(like),
-            } => write!(
-                formatter,
-                "{key}: not copied, because names of settings are case-sensitive; if it is needed, write it as {like}"
-            ),
+            Self::UnknownSetting { key, like } => unknown_setting(formatter, key, like.as_deref()),
             Self::RefusedLater { key, found, needed } => write!(
                 formatter,
                 "{key}: {found:?} is copied unchanged; for later writes, v3 accepts only {needed}"
@@ -260,11 +251,7 @@ impl fmt::Display for Note {
                 formatter,
                 "{key}: the label calico/k8s_ns stays, but selectors use projectcalico.org/namespace in v3"
             ),
-            Self::PoolBecomesUsable { key } => write!(
-                formatter,
-                "{key}: without allocation in v2 (\"ipam\": false), and v3 has no such setting: in v3, pods get addresses from \
-                 it; set \"disabled\": true to prevent this"
-            ),
+            Self::PoolBecomesUsable { key } => pool_becomes_usable(formatter, key),
             Self::Selector { key, field, selector } => write!(
                 formatter,
                 "{key}: {field} is {selector:?}: calico/k8s_ns is also replaced inside a text or a longer label; check that the \
@@ -286,11 +273,7 @@ impl fmt::Display for Note {
                 formatter,
                 "{what}: {count} not copied: their controllers write them again in v3"
             ),
-            Self::LongPolicyName { key } => write!(
-                formatter,
-                "{key}: name too long for v3, which cannot have this policy: create the NetworkPolicy again with a shorter name, \
-                 or it restricts nothing when v3 is open"
-            ),
+            Self::LongPolicyName { key } => long_policy_name(formatter, key),
             Self::IpamConfig { strict_affinity } => write!(
                 formatter,
                 "IPAMConfigKey(): copied, strict affinity {}",
@@ -302,4 +285,30 @@ impl fmt::Display for Note {
             Self::Ipam(problem) => write!(formatter, "{problem}; copied unchanged"),
         }
     }
+}
+
+fn unknown_setting(formatter: &mut fmt::Formatter<'_>, key: &V2Key, like: Option<&str>) -> fmt::Result {
+    match like {
+        None => write!(formatter, "{key}: not copied: v3 has no such setting"),
+        Some(like) => write!(
+            formatter,
+            "{key}: not copied, because names of settings are case-sensitive; if it is needed, write it as {like}"
+        ),
+    }
+}
+
+fn pool_becomes_usable(formatter: &mut fmt::Formatter<'_>, key: &V2Key) -> fmt::Result {
+    write!(
+        formatter,
+        "{key}: without allocation in v2 (\"ipam\": false), and v3 has no such setting: in v3, pods get addresses from it; \
+         set \"disabled\": true to prevent this"
+    )
+}
+
+fn long_policy_name(formatter: &mut fmt::Formatter<'_>, key: &V2Key) -> fmt::Result {
+    write!(
+        formatter,
+        "{key}: name too long for v3, which cannot have this policy: create the NetworkPolicy again with a shorter name, or it \
+         restricts nothing when v3 is open"
+    )
 }

@@ -2,28 +2,27 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Serialize, Serializer};
-
-use super::controller_objects::PolicyName;
-use super::convert::Conversion;
-use super::decode::{Decode, Fields, Mismatch, read};
+use super::conversion::Conversion;
+use super::decode::{Decode, Fields, read};
 use super::escape::unescaped;
+use super::finding::Findings;
 use super::go_values::lower;
 use super::json::Json;
 use super::key::{ObjectKind, V2Key};
+use super::mismatch::Mismatch;
 use super::names;
 use super::note::Note;
+use super::policy_name::{OF_KUBERNETES, PolicyName};
 use super::report::Cause;
 use super::resource::Resource;
-use super::rule::{self, OldRule, Rule};
+use super::rule::{self, OldRule};
 use super::selector;
+use super::spec::policy::{Order, Spec};
 use super::v2::Tree;
-use super::validate::{Findings, metadata, policy};
+use super::validate::{metadata, policy};
 
 /// The tier whose policies are read.
 const TIER: &str = "default";
-/// Prefix of policies that come from policies of Kubernetes.
-pub(super) const OF_KUBERNETES: &str = "knp.default.";
 /// Parent key of the policies of the tier.
 pub(super) const DIRECTORY: &str = "/calico/v1/policy/tier/default/policy";
 
@@ -57,43 +56,6 @@ impl Decode for Policy {
             forward: fields.get("apply_on_forward")?,
             types: fields.get("types")?,
         })
-    }
-}
-
-/// A policy in v3.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Spec {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    order: Option<Order>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ingress: Vec<Rule>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub egress: Vec<Rule>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub selector: String,
-    pub types: Vec<&'static str>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub do_not_track: bool,
-    #[serde(rename = "preDNAT", skip_serializing_if = "std::ops::Not::not")]
-    pub pre_dnat: bool,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    apply_on_forward: bool,
-}
-
-/// Order of a policy among all, the smallest first.
-#[derive(Debug)]
-struct Order(f64);
-
-/// Writes the shortest digits with the same value, as Go does; a whole number has no fraction.
-impl Serialize for Order {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let digits = self.0.to_string();
-        match (digits.parse(), digits.parse()) {
-            (Ok(whole), _) => serializer.serialize_i64(whole),
-            (_, Ok(whole)) => serializer.serialize_u64(whole),
-            _ => serializer.serialize_f64(self.0),
-        }
     }
 }
 

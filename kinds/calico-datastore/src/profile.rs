@@ -4,18 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::convert::Conversion;
-use super::decode::{Decode, Fields, Mismatch, read};
+use super::conversion::Conversion;
+use super::decode::{Decode, Fields, read};
 use super::escape::{escaped, unescaped};
+use super::finding::Findings;
 use super::json::Json;
 use super::key::{ObjectKind, V2Key};
+use super::mismatch::Mismatch;
 use super::names;
 use super::note::Note;
 use super::report::Cause;
 use super::resource::Resource;
 use super::rule::{self, OldRule, Rule};
 use super::v2::{Entry, Tree};
-use super::validate::{self, Findings, metadata};
+use super::validate::{self, metadata};
 
 /// Parent key of the profiles.
 pub(super) const DIRECTORY: &str = "/calico/v1/policy/profile";

@@ -4,9 +4,10 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use super::decode::{Decode, Mismatch};
+use super::decode::Decode;
 use super::go_values::{equal_fold, unsigned};
 use super::json::Json;
+use super::mismatch::Mismatch;
 
 /// Names in v3; v2 writes them in lower case.
 const NAMES: [&str; 6] = ["UDP", "TCP", "ICMP", "ICMPv6", "SCTP", "UDPLite"];

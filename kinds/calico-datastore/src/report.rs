@@ -4,10 +4,10 @@ use std::fmt;
 
 use thiserror::Error;
 
-pub use super::decode::Mismatch;
 use super::difference::Difference;
+pub use super::finding::Finding;
 use super::key::{V2Key, V3Name};
-pub use super::validate::Finding;
+pub use super::mismatch::Mismatch;
 
 /// An object under its new name. Prints a line of the report `convertednames`.
 #[derive(Clone, Debug, PartialEq, Eq)]

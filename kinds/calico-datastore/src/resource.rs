@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::convert::Object;
+use super::finding::Finding;
 use super::key::{ObjectKind, V3Name};
 use super::note::Note;
+use super::object::Object;
 use super::report::Cause;
-use super::validate::Finding;
 
 /// API version of v3's resources.
 const API_VERSION: &str = "projectcalico.org/v3";

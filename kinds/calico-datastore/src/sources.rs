@@ -4,9 +4,9 @@
 //! The controllers add a prefix to each label and to each name of a policy, and make many rules of one. v3 never gets the objects
 //! that libcalico-go (`lib/validator/v3`) or etcd then refuses.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use super::controller_objects::{ControllerObjects, LONGEST_POLICY, PolicyName};
+use super::policy_name::{LONGEST_POLICY, PolicyName};
 use super::selector;
 use super::validate::text::is_qualified_name;
 use engine::check::{Finding, names};
@@ -194,7 +194,7 @@ impl Source {
 
     /// Whether v3 has to have this object before it is opened. Objects that v3 cannot have are not waited for, except the profile
     /// of a system namespace: without it DNS fails, and no tenant can have written its labels.
-    fn is_needed(&self, system: &[&str]) -> bool {
+    pub(super) fn is_needed(&self, system: &[&str]) -> bool {
         match (&self.flaw, &self.origin) {
             (None, _) => true,
             (Some(_), Origin::Namespace(name)) => Owner::of(Some(name), system) == Owner::Cluster,
@@ -248,47 +248,6 @@ fn written(selector: &Selector) -> String {
         }
     });
     of_labels.chain(of_terms).collect::<Vec<_>>().join(" && ")
-}
-
-/// Objects that v3 has to have before it is opened: those that existed at the first observation after the start of the
-/// controllers. The controllers also write newer objects, but constantly created objects must not delay the migration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Awaited {
-    /// ID of the conversion.
-    conversion: Option<String>,
-    /// UIDs of objects that were missing in v3 at the last observation; `None` before the first.
-    remaining: Option<BTreeSet<String>>,
-}
-
-impl Awaited {
-    /// Starts again when the conversion is another one.
-    pub fn begin(&mut self, conversion: Option<&str>) {
-        if self.conversion.as_deref() != conversion {
-            *self = Self {
-                conversion: conversion.map(str::to_owned),
-                remaining: None,
-            };
-        }
-    }
-
-    /// The objects among these that are still awaited. `system` are system namespaces.
-    pub fn remaining_of<'sources>(
-        &self,
-        sources: &'sources [Source],
-        system: &[&str],
-    ) -> Vec<&'sources Source> {
-        let is_remaining = |uid: &String| self.remaining.as_ref().is_none_or(|uids| uids.contains(uid));
-        sources
-            .iter()
-            .filter(|source| is_remaining(&source.uid) && source.is_needed(system))
-            .collect()
-    }
-
-    /// Remembers the awaited objects that are missing in v3.
-    pub fn remember(&mut self, awaited: &[&Source], missing: &ControllerObjects) {
-        let is_missing = awaited.iter().filter(|source| missing.contains(&source.origin));
-        self.remaining = Some(is_missing.map(|source| source.uid.clone()).collect());
-    }
 }
 
 /// Warnings about objects that v3 cannot have, while Calico is paused: the subject and the text of each.

@@ -1,6 +1,8 @@
 use rstest::rstest;
 
 use super::*;
+use crate::awaited::Awaited;
+use crate::controller_objects::ControllerObjects;
 
 fn namespace(name: &str, labels: &[(String, String)]) -> Source {
     let labels = labels.iter().cloned().collect();

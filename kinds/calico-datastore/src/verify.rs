@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::convert::{Object, ObjectKind};
-use super::key::V2Key;
+use super::key::{ObjectKind, V2Key};
 use super::network::cidr;
+use super::object::Object;
 use super::report::{Cause, Problem};
 
 const HANDLES: &str = "/calico/ipam/v2/handle/";

@@ -2,23 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
-use super::convert::Conversion;
-use super::decode::{Decode, Fields, Mismatch, read};
+use super::conversion::Conversion;
+use super::decode::{Decode, Fields, read};
 use super::endpoint_port::EndpointPort;
 use super::escape::unescaped;
+use super::finding::Findings;
 use super::hardware_address::HardwareAddress;
 use super::json::Json;
 use super::key::{ObjectKind, V2Key};
+use super::mismatch::Mismatch;
 use super::names;
 use super::network::{Address, Network};
 use super::note::Note;
 use super::report::Cause;
 use super::resource::Resource;
 use super::selector::{NEW_NAMESPACE, OLD_NAMESPACE};
+use super::spec::workload_endpoint::{Spec, Translation};
 use super::v2::Tree;
-use super::validate::{Findings, metadata, workload};
+use super::validate::{metadata, workload};
 
 /// Orchestrator whose own driver writes its endpoints again.
 const OPENSTACK: &str = "openstack";
@@ -74,49 +75,6 @@ impl Decode for OldTranslation {
             outer: fields.get("ext_ip")?,
         })
     }
-}
-
-/// An endpoint in v3.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Spec {
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub orchestrator: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub workload: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub node: String,
-    #[serde(rename = "containerID", skip_serializing_if = "String::is_empty")]
-    pub container_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub pod: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub endpoint: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ip_networks: Vec<String>,
-    #[serde(rename = "ipNATs", skip_serializing_if = "Vec::is_empty")]
-    pub ip_nats: Vec<Translation>,
-    #[serde(rename = "ipv4Gateway", skip_serializing_if = "String::is_empty")]
-    pub ipv4_gateway: String,
-    #[serde(rename = "ipv6Gateway", skip_serializing_if = "String::is_empty")]
-    pub ipv6_gateway: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub profiles: Vec<String>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub interface_name: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub mac: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ports: Vec<EndpointPort>,
-}
-
-/// A NAT from an external address to an internal one.
-#[derive(Debug, Serialize)]
-pub struct Translation {
-    #[serde(rename = "internalIP")]
-    pub internal_ip: String,
-    #[serde(rename = "externalIP")]
-    pub external_ip: String,
 }
 
 /// The parts of the key of an endpoint.

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use super::fixture::{self, verdicts};
 use super::*;
-use engine::check::worst;
+use engine::check::{Verdict, worst};
 
 #[test]
 fn a_healthy_cluster_passes_every_check_once() {

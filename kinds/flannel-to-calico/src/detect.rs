@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::checks::CheckName;
+use super::check_name::CheckName;
 use super::cluster::ClusterFacts;
 use super::node::NetworkLabel;
 use super::settings::{Ipv6Settings, Options, Settings, defaults};
@@ -60,22 +60,7 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
     let subnet_length = gathered.value(options.flannel_subnet_length, || {
         agreed_subnet_length(facts, &LENGTHS)
     });
-    let ipv6_network = gathered.value(None, || {
-        match read(configuration.as_ref(), |configuration| configuration.ipv6_network) {
-            Some(found) => Ok(Some(found)),
-            None => agreed_environment(facts, "FLANNEL_IPV6_NETWORK", |environment| {
-                environment.ipv6.as_ref().map(|ipv6| ipv6.network)
-            }),
-        }
-    });
-    // Without an IPv6 network of flannel, IPv6 subnets of the Nodes are not flannel's.
-    let ipv6 = ipv6_network.map(|network| Ipv6Settings {
-        flannel_network: network,
-        flannel_subnet_length: gathered
-            .value(None, || agreed_subnet_length(facts, &IPV6_LENGTHS))
-            .unwrap_or_else(|| default(defaults::FLANNEL_IPV6_SUBNET_LENGTH)),
-        ip_pool_block_size: default(defaults::IPV6_POOL_BLOCK_SIZE),
-    });
+    let ipv6 = detect_ipv6(&mut gathered, configuration.as_ref(), facts);
     let prefix = flannel
         .and_then(flanneld)
         .and_then(|container| argument(container, "kube-annotation-prefix"));
@@ -122,6 +107,30 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
             defaults::CNI_CONFIGURATION_DIRECTORY,
         ),
         ipv6,
+    })
+}
+
+/// The settings for IPv6; `None` if flannel has no IPv6 network.
+fn detect_ipv6(
+    gathered: &mut Gathered,
+    configuration: Option<&(NetworkConfiguration, String)>,
+    facts: &ClusterFacts,
+) -> Option<Ipv6Settings> {
+    let network = gathered.value(None, || {
+        match read(configuration, |configuration| configuration.ipv6_network) {
+            Some(found) => Ok(Some(found)),
+            None => agreed_environment(facts, "FLANNEL_IPV6_NETWORK", |environment| {
+                environment.ipv6.as_ref().map(|ipv6| ipv6.network)
+            }),
+        }
+    });
+    // Without an IPv6 network of flannel, IPv6 subnets of the Nodes are not flannel's.
+    network.map(|network| Ipv6Settings {
+        flannel_network: network,
+        flannel_subnet_length: gathered
+            .value(None, || agreed_subnet_length(facts, &IPV6_LENGTHS))
+            .unwrap_or_else(|| default(defaults::FLANNEL_IPV6_SUBNET_LENGTH)),
+        ip_pool_block_size: default(defaults::IPV6_POOL_BLOCK_SIZE),
     })
 }
 

@@ -8,9 +8,9 @@ use super::objects;
 use super::settings::{LegacyPods, Settings, Strategy};
 use engine::cluster::Node;
 use engine::document::{Action, Document, NodeActions};
-use engine::drain;
 use engine::order::{self, Place};
 use engine::words::names;
+use engine::{drain, pods};
 
 /// The nodes in the order of their migration.
 pub fn order<'facts>(facts: &'facts ClusterFacts, coordinator_node: &str) -> Vec<&'facts Node> {
@@ -40,7 +40,7 @@ pub fn document(
     coordinator_node: &str,
 ) -> Document {
     let nodes = order(facts, coordinator_node);
-    let pods = drain::by_node(&facts.pods);
+    let pods = pods::by_node(&facts.pods);
     let actions = |node: &Node| match strategy {
         Strategy::Drain => {
             let here = pods.get(node.name.as_str()).into_iter().flatten();

@@ -1,91 +1,28 @@
 //! Parsers of flannel's texts: `subnet.env`, `net-conf.json`, node annotations.
 
+mod annotations;
 mod document;
+mod error;
+mod value;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::str::FromStr;
 
-use document::Document;
 use ipnet::{Ipv4Net, Ipv6Net};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use thiserror::Error;
+
+pub use annotations::annotation_key;
+pub use error::ParseError;
+
+use document::Document;
+use value::{LARGEST_VNI, NEEDED_MTU, from_text, mtu};
 
 /// Default UDP port of VXLAN in the kernel.
 pub const DEFAULT_PORT: u16 = 8472;
 /// Default VXLAN network identifier of flannel.
 pub const DEFAULT_VNI: u32 = 1;
-/// The largest VXLAN network identifier: it has 24 bits.
-const LARGEST_VNI: u32 = 0x00ff_ffff;
-/// The smallest MTU that IPv4 allows.
-const SMALLEST_MTU: u32 = 68;
-
-/// Why a text of flannel could not be parsed: the text, the key, the value found and the value needed.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ParseError {
-    /// The text is not JSON, or not a JSON object.
-    #[error("{text}: not a JSON object: {problem}")]
-    NotJson {
-        /// The name of the text.
-        text: String,
-        /// The message of the JSON parser.
-        problem: String,
-    },
-    /// A line is not an assignment.
-    #[error("{text}: line {line}: found {found:?}, needed KEY=VALUE")]
-    NotAssignment {
-        /// The name of the text.
-        text: String,
-        /// Number of the line, from 1.
-        line: usize,
-        /// The line.
-        found: String,
-    },
-    /// A required key is missing.
-    #[error("{text}: key {key} is missing, needed {needed}")]
-    Missing {
-        /// The name of the text.
-        text: String,
-        /// The key.
-        key: String,
-        /// The value needed.
-        needed: &'static str,
-    },
-    /// A value is not valid.
-    #[error("{text}: key {key}: found {found}, needed {needed}")]
-    Value {
-        /// The name of the text.
-        text: String,
-        /// The key.
-        key: String,
-        /// The value that was found.
-        found: String,
-        /// The value needed.
-        needed: &'static str,
-    },
-    /// A key occurs in several spellings: flannel uses the last one, and the user may mean another.
-    #[error("{text}: key {key} is written {times} times: {spellings}; needed once")]
-    Repeated {
-        /// The name of the text.
-        text: String,
-        /// The key.
-        key: String,
-        /// The number of spellings found.
-        times: usize,
-        /// The spellings found.
-        spellings: String,
-    },
-    /// flannel refuses the annotation prefix.
-    #[error(
-        "annotation prefix: found {found:?}, needed a domain such as flannel.alpha.coreos.com, or domain/name"
-    )]
-    Prefix {
-        /// The prefix.
-        found: String,
-    },
-}
 
 /// `SubnetEnvironment` is the content of `/run/flannel/subnet.env`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -305,142 +242,8 @@ impl NetworkConfiguration {
     }
 }
 
-/// The full key of an annotation of flannel, composed from the prefix as in flannel: `a.b` gives `a.b/key`, `a.b/c` gives
-/// `a.b/c-key`.
-pub fn annotation_key(prefix: &str, key: &str) -> Result<String, ParseError> {
-    let error = || ParseError::Prefix {
-        found: prefix.to_owned(),
-    };
-    let (domain, name) = prefix.split_once('/').unwrap_or((prefix, ""));
-    let allowed = |character: char| {
-        character.is_ascii_lowercase() || character.is_ascii_digit() || "_-".contains(character)
-    };
-    let labels: Vec<&str> = domain.split('.').collect();
-    let domain_is_good = labels.len() > 1
-        && labels
-            .iter()
-            .all(|label| !label.is_empty() && label.chars().all(allowed));
-    if !domain_is_good || !name.chars().all(allowed) {
-        return Err(error());
-    }
-    let separator = if name.is_empty() || name.ends_with('-') {
-        ""
-    } else {
-        "-"
-    };
-    Ok(format!("{domain}/{name}{separator}{key}"))
-}
-
-impl NodeAnnotations {
-    /// Parses flannel's annotations with this prefix. `None` without such annotations: flannel has not run on the node, or
-    /// uses another prefix.
-    pub fn read(annotations: &BTreeMap<String, String>, prefix: &str) -> Result<Option<Self>, ParseError> {
-        const KEYS: [&str; 6] = [
-            "backend-type",
-            "backend-data",
-            "public-ip",
-            "kube-subnet-manager",
-            "backend-v6-data",
-            "public-ipv6",
-        ];
-        let value = |key: &str| Ok(annotations.get(&annotation_key(prefix, key)?).map(String::as_str));
-        let mut found = Vec::new();
-        for key in KEYS {
-            found.push(value(key)?);
-        }
-        if found.iter().all(Option::is_none) {
-            return Ok(None);
-        }
-        let needed = |key: &str, needed| {
-            value(key)?.ok_or_else(|| ParseError::Missing {
-                text: format!("annotations {prefix}"),
-                key: annotation_key(prefix, key).unwrap_or_else(|_| key.to_owned()),
-                needed,
-            })
-        };
-        let backend = needed("backend-type", "the name of a backend, such as vxlan")?.to_owned();
-        let address_key = annotation_key(prefix, "public-ip")?;
-        let public_address = from_text(
-            "annotation",
-            &address_key,
-            needed("public-ip", "the node's address")?,
-            "an IP address",
-        )?;
-        let is_vxlan = backend.eq_ignore_ascii_case("vxlan");
-        let (vtep_mac, vni) = if is_vxlan {
-            let key = annotation_key(prefix, "backend-data")?;
-            let text = needed("backend-data", r#"JSON such as {"VNI":1,"VtepMAC":"…"}"#)?;
-            backend_data(&key, text)?
-        } else {
-            (String::new(), None)
-        };
-        let ipv6 = match value("public-ipv6")?.filter(|_| is_vxlan) {
-            None => None,
-            Some(address) => {
-                let address_key = annotation_key(prefix, "public-ipv6")?;
-                let key = annotation_key(prefix, "backend-v6-data")?;
-                let text = needed("backend-v6-data", r#"JSON such as {"VNI":1,"VtepMAC":"…"}"#)?;
-                Some(Ipv6Annotations {
-                    vtep_mac: backend_data(&key, text)?.0,
-                    public_address: from_text("annotation", &address_key, address, "an IPv6 address")?,
-                })
-            }
-        };
-        Ok(Some(Self {
-            backend,
-            vtep_mac,
-            vni,
-            public_address,
-            kube_subnet_manager: value("kube-subnet-manager")? == Some("true"),
-            ipv6,
-        }))
-    }
-}
-
 const NEEDED_NETWORK: &str = "one IPv4 network such as 10.244.0.0/16";
 const NEEDED_IPV6_NETWORK: &str = "one IPv6 network such as fd00:10:244::/56";
-const NEEDED_MTU: &str = "a number of bytes from 68 to 65535";
-const NEEDED_MAC: &str = "a MAC address of six bytes";
-
-fn backend_data(key: &str, text: &str) -> Result<(String, Option<u32>), ParseError> {
-    let document = Document::parse(&format!("annotation {key}"), "", text)?;
-    let mac = document.string("VtepMAC", NEEDED_MAC)?;
-    let mac = normal_mac(&mac).ok_or_else(|| document.wrong("VtepMAC", &Value::from(mac), NEEDED_MAC))?;
-    Ok((
-        mac,
-        document.number("VNI", 0, LARGEST_VNI, "a number from 0 to 16777215")?,
-    ))
-}
-
-/// A MAC address of six bytes in lower case with colons. Go also accepts dashes.
-fn normal_mac(text: &str) -> Option<String> {
-    let separator = if text.contains('-') { '-' } else { ':' };
-    let parts: Vec<&str> = text.split(separator).collect();
-    let is_byte = |part: &&str| part.len() == 2 && part.chars().all(|digit| digit.is_ascii_hexdigit());
-    (parts.len() == 6 && parts.iter().all(is_byte)).then(|| parts.join(":").to_ascii_lowercase())
-}
-
-fn from_text<T: FromStr>(text: &str, key: &str, found: &str, needed: &'static str) -> Result<T, ParseError> {
-    found.parse().map_err(|_| ParseError::Value {
-        text: text.to_owned(),
-        key: key.to_owned(),
-        found: format!("{found:?}"),
-        needed,
-    })
-}
-
-fn mtu(text: &str, key: &str, found: &str) -> Result<u32, ParseError> {
-    let value: u32 = from_text(text, key, found, NEEDED_MTU)?;
-    if !(SMALLEST_MTU..=u32::from(u16::MAX)).contains(&value) {
-        return Err(ParseError::Value {
-            text: text.to_owned(),
-            key: key.to_owned(),
-            found: format!("{found:?}"),
-            needed: NEEDED_MTU,
-        });
-    }
-    Ok(value)
-}
 
 #[cfg(test)]
 #[path = "flannel_tests.rs"]

@@ -1,24 +1,29 @@
 //! Decisions of the agent: the phase of the host, and the next change to the host.
 
 mod dead_mans_switch;
+mod detach;
+mod device;
 mod in_place;
+mod phase;
 mod rollback;
 mod step;
 mod subnets;
 
 pub use dead_mans_switch::{Orders, PodNetworkService, remaining_time, service};
+pub use detach::leftovers;
+pub use device::calico_device_problem;
 pub use engine::time_limit::TimeLimit;
 pub use in_place::links_without_known_pod;
+pub use phase::phase;
 pub use rollback::changes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use step::describe_firewall_object;
 pub use step::{HostStep, Undo};
 
-use super::facts::{Found, HostFacts};
+use super::facts::HostFacts;
 use super::phase::{Goal, Phase};
 use super::settings::Settings;
-use engine::words::names;
+use detach::{detach, hold};
 
 /// `HostSettings` is what an agent needs to know about flannel and Calico on its host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -194,75 +199,6 @@ pub enum HostDecision {
     Halt(String),
 }
 
-/// Leftovers of flannel on the host, one line each; empty if the host is clean.
-pub fn leftovers(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
-    let mut found = Vec::new();
-    if facts.flanneld_running {
-        found.push("process flanneld".to_owned());
-    }
-    for device in flannel_devices(facts, settings) {
-        found.push(format!("link {device}"));
-    }
-    if !facts.bridge.is_absent() {
-        found.push(format!("link {BRIDGE}"));
-    }
-    for object in &facts.firewall {
-        found.push(describe_firewall_object(object));
-    }
-    for file in facts.cni.flannel_files() {
-        found.push(format!("file {}/{}", facts.cni.path, file.name));
-    }
-    if !facts.subnet_environment.is_absent() {
-        found.push("file /run/flannel/subnet.env".to_owned());
-    }
-    if facts.leases > 0 {
-        found.push(format!(
-            "{} files of host-local in /var/lib/cni/networks",
-            facts.leases
-        ));
-    }
-    if facts.delegates > 0 {
-        found.push(format!(
-            "{} delegate files in /var/lib/cni/flannel",
-            facts.delegates
-        ));
-    }
-    if !subnets::are_needed(settings) && !facts.calico.subnet_routes.is_gone() {
-        found.push(format!(
-            "{} routes of replumb to subnets of nodes, with their rule",
-            facts.calico.subnet_routes.found
-        ));
-    }
-    found
-}
-
-/// The phase that the facts prove.
-pub fn phase(facts: &HostFacts, settings: &HostSettings) -> Phase {
-    let new_pods_held = facts.subnet_environment.is_absent() && !facts.flanneld_running;
-    if !new_pods_held {
-        return Phase::Flannel;
-    }
-    if flannel_devices(facts, settings).next().is_some() {
-        return Phase::Held;
-    }
-    let calico_wins = facts.cni.winner().is_some_and(engine::cni::CniFile::is_calico);
-    let calico_alone = calico_wins
-        && facts.cni.flannel_files().next().is_none()
-        && calico_device_problem(facts, settings).is_none();
-    let old_pods_served = !facts.bridge.is_absent()
-        || !facts.firewall.is_empty()
-        || facts.leases > 0
-        || facts.delegates > 0
-        || !facts.legacy_pods.is_empty();
-    match (old_pods_served, calico_alone) {
-        (true, true) => Phase::Mixed,
-        (true, false) if facts.vxlan(CALICO_DEVICE).is_some() => Phase::Swapped,
-        (true, false) => Phase::Held,
-        (false, true) => Phase::Calico,
-        (false, false) => Phase::Detached,
-    }
-}
-
 /// The next change that brings the host towards the goal.
 ///
 /// A host that is past its goal is not changed: only [`Goal::Flannel`] reverts changes.
@@ -324,59 +260,6 @@ pub fn decide(
     }
 }
 
-fn hold(facts: &HostFacts) -> HostDecision {
-    if facts.flanneld_running {
-        return HostDecision::Wait(
-            "flanneld still runs on this host, and would write /run/flannel/subnet.env again".to_owned(),
-        );
-    }
-    HostDecision::Run(HostStep::WithdrawSubnetEnvironment)
-}
-
-fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
-    if let Found::Malformed(problem) = &facts.bridge {
-        return HostDecision::Halt(format!(
-            "{problem}. The link is not flannel's, so replumb does not delete it: rename or delete the link"
-        ));
-    }
-    // A link on the bridge belongs to a running pod, which must be evicted before its network is removed.
-    if let Found::Present(bridge) = &facts.bridge
-        && !bridge.ports.is_empty()
-    {
-        let verb = if bridge.ports.len() == 1 {
-            "pod is"
-        } else {
-            "pods are"
-        };
-        return HostDecision::Wait(format!(
-            "{} {verb} still attached to {BRIDGE}: {}",
-            bridge.ports.len(),
-            names(&bridge.ports)
-        ));
-    }
-    let gone = facts
-        .legacy_pods
-        .iter()
-        .filter(|pod| !pod.attached)
-        .map(|pod| HostStep::ForgetLegacyPod(pod.sandbox.clone()));
-    // Firewall first: until flannel's masquerade jump is gone, Calico's pods would be translated.
-    let steps = facts
-        .firewall
-        .iter()
-        .cloned()
-        .map(HostStep::DeleteFirewallObject)
-        .chain(flannel_devices(facts, settings).map(HostStep::DeleteVxlanDevice))
-        .chain(gone)
-        .chain([HostStep::DeleteBridge, HostStep::RemoveLeases]);
-    match steps.into_iter().find(|step| !step.is_done(facts)) {
-        Some(step) => HostDecision::Run(step),
-        None => HostDecision::Halt(format!(
-            "the host is not detached, but no step remains; leftovers: {}",
-            names(&leftovers(facts, settings))
-        )),
-    }
-}
-
 fn attach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     // flannel's conflist must not be removed before Calico's can replace it: with an empty directory the node becomes
     // NotReady. The order of the two does not matter: the first file after the removal of flannel's files does.
@@ -407,50 +290,6 @@ fn attach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         Some(file) => HostDecision::Run(HostStep::RemoveConflist(file.name.clone())),
         None => HostDecision::Settled,
     }
-}
-
-/// The first problem of Calico's devices; `None` if they are as configured.
-pub fn calico_device_problem(facts: &HostFacts, settings: &HostSettings) -> Option<String> {
-    settings
-        .tunnels()
-        .iter()
-        .find_map(|tunnel| device_problem(facts, settings, tunnel.calico_name))
-}
-
-fn device_problem(facts: &HostFacts, settings: &HostSettings, name: &str) -> Option<String> {
-    let Some(device) = facts.vxlan(name) else {
-        return Some(format!("link {name} does not exist yet"));
-    };
-    if !device.up {
-        return Some(format!("link {name} is down"));
-    }
-    if device.vni != settings.vni || device.port != settings.port {
-        return Some(format!(
-            "link {name} has VNI {} port {}, needed VNI {} port {}",
-            device.vni, device.port, settings.vni, settings.port
-        ));
-    }
-    if device.addresses.is_empty() {
-        return Some(format!("link {name} has no tunnel address yet"));
-    }
-    None
-}
-
-/// Names of flannel's VXLAN links: the link of the configured VNI, and all others with a name of flannel.
-fn flannel_devices<'facts>(
-    facts: &'facts HostFacts,
-    settings: &'facts HostSettings,
-) -> impl Iterator<Item = String> + 'facts {
-    facts.vxlan_devices.iter().filter_map(|device| {
-        let is_flannel = device.name == settings.flannel_device()
-            || FLANNEL_DEVICES.iter().any(|prefix| {
-                device
-                    .name
-                    .strip_prefix(prefix)
-                    .is_some_and(|vni| vni.parse::<u32>().is_ok())
-            });
-        is_flannel.then(|| device.name.clone())
-    })
 }
 
 #[cfg(test)]

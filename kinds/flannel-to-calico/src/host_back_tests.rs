@@ -1,6 +1,7 @@
 //! Rollback from every state of the migration.
 
 use super::*;
+use crate::facts::Found;
 
 /// A host and its journal.
 #[derive(Clone, Debug)]

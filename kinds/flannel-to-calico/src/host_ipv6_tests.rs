@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::{IpNet, Ipv6Net};
 
 use super::*;
+use crate::facts::Found;
 
 pub(super) fn settings() -> HostSettings {
     HostSettings {

@@ -1,11 +1,13 @@
 //! Drives a host from every combination of its facts to every goal, with a crash after each step.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
+use super::device::flannel_devices;
 use super::*;
 use crate::facts::{
-    Bridge, CalicoObjects, FirewallBackend, FirewallObject, LegacyPod, ReversePathFilter, SubnetRoutes,
-    VxlanDevice,
+    Bridge, CalicoObjects, FirewallBackend, FirewallObject, Found, LegacyPod, ReversePathFilter,
+    SubnetRoutes, VxlanDevice,
 };
 use crate::flannel::SubnetEnvironment;
 use crate::host_fixture::{device, folder, settings};
@@ -186,35 +188,42 @@ fn every_host() -> Vec<HostFacts> {
     hosts
 }
 
+fn route_legacy_pods(addresses: &[IpAddr], facts: &mut HostFacts, cut: bool) {
+    let done = addresses.len() - usize::from(cut);
+    for pod in &mut facts.legacy_pods {
+        pod.routed |= pod
+            .addresses
+            .iter()
+            .all(|address| addresses[..done].contains(address));
+    }
+    let routed = facts.legacy_pods.iter().filter(|pod| pod.routed).count();
+    facts.calico.pod_routes = u32::try_from(routed).unwrap();
+}
+
+/// Renames a link. After a cut, the old link is gone and the new one does not exist yet.
+fn rename(from: &str, to: &str, is_forward: bool, facts: &mut HostFacts, cut: bool) {
+    let found = facts.vxlan_devices.iter().position(|device| device.name == from);
+    let mut renamed = found.map_or_else(|| device(to), |at| facts.vxlan_devices.remove(at));
+    // Forward, the routes of Felix are added beside flannel's; in a rollback, they are already deleted.
+    if is_forward {
+        renamed.block_routes = 8;
+    }
+    if !cut {
+        to.clone_into(&mut renamed.name);
+        facts.vxlan_devices.push(renamed);
+    }
+}
+
 /// The facts after a step. `cut` means a crash in the middle of the step.
 fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
     let mut facts = facts.clone();
     match step {
-        HostStep::RouteLegacyPods(addresses) => {
-            let done = addresses.len() - usize::from(cut);
-            for pod in &mut facts.legacy_pods {
-                pod.routed |= pod
-                    .addresses
-                    .iter()
-                    .all(|address| addresses[..done].contains(address));
-            }
-            let routed = facts.legacy_pods.iter().filter(|pod| pod.routed).count();
-            facts.calico.pod_routes = u32::try_from(routed).unwrap();
-        }
-        // After a cut, the old link is gone and the new one does not exist yet.
+        HostStep::RouteLegacyPods(addresses) => route_legacy_pods(addresses, &mut facts, cut),
         HostStep::RenameVxlanDevice { to, .. } | HostStep::ReturnVxlanDevice { to, .. }
             if facts.vxlan(to).is_some() => {}
         HostStep::RenameVxlanDevice { from, to, .. } | HostStep::ReturnVxlanDevice { from, to } => {
-            let found = facts.vxlan_devices.iter().position(|device| &device.name == from);
-            let mut renamed = found.map_or_else(|| device(to), |at| facts.vxlan_devices.remove(at));
-            // Forward, the routes of Felix are added beside flannel's; in a rollback, they are already deleted.
-            if matches!(step, HostStep::RenameVxlanDevice { .. }) {
-                renamed.block_routes = 8;
-            }
-            if !cut {
-                renamed.name.clone_from(to);
-                facts.vxlan_devices.push(renamed);
-            }
+            let is_forward = matches!(step, HostStep::RenameVxlanDevice { .. });
+            rename(from, to, is_forward, &mut facts, cut);
         }
         HostStep::AnswerForAddresses(_)
         | HostStep::StopAnsweringForAddresses
@@ -233,10 +242,8 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
             facts.vxlan_devices.retain(|device| &device.name != name);
             // The routes of the link are deleted with it.
             if name.starts_with("flannel-v6.") {
-                (
-                    facts.calico.subnet_routes.found,
-                    facts.calico.subnet_routes.missing,
-                ) = (0, 0);
+                facts.calico.subnet_routes.found = 0;
+                facts.calico.subnet_routes.missing = 0;
             }
         }
         HostStep::DeleteBridge => facts.bridge = Found::Absent,
@@ -294,14 +301,16 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
     facts
 }
 
+fn has_pods_on_bridge(facts: &HostFacts) -> bool {
+    let bridge = facts.bridge.present();
+    bridge.is_some_and(|bridge| !bridge.ports.is_empty())
+}
+
 /// Asserts that a step is safe for these facts and requested by this goal.
 fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
     assert_ne!(goal, Goal::Hold, "a host with goal Hold is changed: {step:?}");
     assert!(!step.is_done(facts), "{step:?} has nothing to do");
-    let pods = facts
-        .bridge
-        .present()
-        .is_some_and(|bridge| !bridge.ports.is_empty());
+    let pods = has_pods_on_bridge(facts);
     match step {
         HostStep::WithdrawSubnetEnvironment => {
             assert!(!facts.flanneld_running, "flanneld would write the file again");
@@ -372,32 +381,37 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
         }
         other => panic!("{other:?} is a step of a rollback, which was not requested"),
     }
-    let allowed_goals: &[Goal] = match step {
+    let allowed_goals = goals_of(step, facts);
+    assert!(
+        allowed_goals.contains(&goal),
+        "{step:?} does not belong to goal {goal:?}"
+    );
+}
+
+/// The goals that request a step.
+fn goals_of(step: &HostStep, facts: &HostFacts) -> Vec<Goal> {
+    match step {
         HostStep::WithdrawSubnetEnvironment
         | HostStep::RouteLegacyPods(_)
         | HostStep::AnswerForPods
         | HostStep::AnswerForAddresses(_)
         | HostStep::RouteSubnets { .. }
-        | HostStep::ForgetLegacyPod(_) => &GOALS[1..],
-        HostStep::RenameVxlanDevice { .. } => &[Goal::Swapped, Goal::Mixed],
-        HostStep::RemoveConflist(_) => &[Goal::Mixed, Goal::Calico],
+        | HostStep::ForgetLegacyPod(_) => GOALS[1..].to_vec(),
+        HostStep::RenameVxlanDevice { .. } => vec![Goal::Swapped, Goal::Mixed],
+        HostStep::RemoveConflist(_) => vec![Goal::Mixed, Goal::Calico],
         HostStep::DeleteVxlanDevice(_)
         | HostStep::DeleteBridge
         | HostStep::DeleteFirewallObject(_)
         | HostStep::RemoveLeases => {
             let no_pods = !facts.legacy_pods.iter().any(|pod| pod.attached);
             if no_pods && flannel_devices(facts, &settings()).next().is_none() {
-                &GOALS[2..]
+                GOALS[2..].to_vec()
             } else {
-                &[Goal::Detached, Goal::Calico]
+                vec![Goal::Detached, Goal::Calico]
             }
         }
         other => panic!("{other:?} is a step of a rollback, which was not requested"),
-    };
-    assert!(
-        allowed_goals.contains(&goal),
-        "{step:?} does not belong to goal {goal:?}"
-    );
+    }
 }
 
 /// The other programs do what the agent waits for: flannel's pod ends, pods are evicted, Calico starts.

@@ -1,6 +1,7 @@
 //! flannel VXLAN → Calico VXLAN.
 
 pub mod api;
+mod check_name;
 pub mod checks;
 pub mod cluster;
 pub mod detect;

@@ -1,10 +1,12 @@
 //! Decisions of the coordinator: the next step of one node. Level-triggered: the same facts give the same step, whatever was
 //! decided before, so that a restart or a crash changes nothing.
 
+mod condition;
 mod decide;
 mod evict;
 mod in_place;
 mod label;
+mod next;
 mod release;
 mod rollback;
 

@@ -368,19 +368,28 @@ impl World {
 
     /// The events that may happen next, in any order.
     fn events(self) -> Vec<Self> {
-        let mut all = Vec::new();
-        let mut add = |possible: bool, change: &dyn Fn(&mut Self)| {
-            if possible {
-                let mut world = self;
-                change(&mut world);
-                all.push(world);
-            }
-        };
         // On a NotReady node nothing changes, but the node may become Ready again.
-        add(!self.node_ready, &|world| world.node_ready = true);
         if !self.node_ready {
-            return all;
+            let mut world = self;
+            world.node_ready = true;
+            return vec![world];
         }
+        [self.events_of_host(), self.events_of_programs()].concat()
+    }
+
+    /// Adds the world after this change, if the change is possible.
+    fn add(self, all: &mut Vec<Self>, possible: bool, change: &dyn Fn(&mut Self)) {
+        if possible {
+            let mut world = self;
+            change(&mut world);
+            all.push(world);
+        }
+    }
+
+    /// Events of the node, its pods, its agent and calico-node.
+    fn events_of_host(self) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut add = |possible: bool, change: &dyn Fn(&mut Self)| self.add(&mut all, possible, change);
         add(!self.done, &|world| world.node_ready = false);
         add(self.agent_ready, &|world| world.agent_ready = false);
         add(!self.agent_ready, &|world| world.agent_ready = true);
@@ -427,6 +436,13 @@ impl World {
         add(self.calico_ready == Some(true) && !self.done, &|world| {
             world.calico_ready = Some(false);
         });
+        all
+    }
+
+    /// Events of the probe pod, of evictions, of the coordinator and of other clients.
+    fn events_of_programs(self) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut add = |possible: bool, change: &dyn Fn(&mut Self)| self.add(&mut all, possible, change);
         add(self.probe == Probe::Starting, &|world| world.probe = Probe::Runs);
         add(matches!(self.probe, Probe::Runs | Probe::Unreached), &|world| {
             world.probe = Probe::Reached;
@@ -748,6 +764,34 @@ fn a_longer_grace_period_is_shortened_by_a_second_eviction() {
     }
 }
 
+/// A budget of all pods of the namespace.
+fn budget_of_all(pods: &Pods, allowed: i32) -> Budget {
+    Budget {
+        namespace: pods.iter().next().unwrap().namespace.clone(),
+        name: "all".to_owned(),
+        selector: Some(Selector::default()),
+        disruptions_allowed: allowed,
+        current_healthy: 3,
+        desired_healthy: 3,
+        expected_pods: 3,
+        always_allows_unhealthy: false,
+    }
+}
+
+/// A late pod is evicted together with the pods of `DaemonSet`s.
+fn assert_waits_for_late_pod(world: World, pods: &Pods) {
+    let refusals = BTreeMap::new();
+    let mut late = pods.clone();
+    let mut bare = pods.iter().next().unwrap().clone();
+    (bare.name, bare.uid, bare.controller) = ("bare".to_owned(), "bare".to_owned(), None);
+    bare.made_at = Some(at(40));
+    late.push(bare);
+    let Decision::Wait(wait) = decide(&world.view(&late, &refusals), &POLICY, at(50)).decision else {
+        panic!("the late pod could not be evicted later");
+    };
+    assert!(wait.message.contains("bare"), "{}", wait.message);
+}
+
 /// A pod of a `DaemonSet` that could not be evicted later keeps its node on the old network, where the node can be released.
 #[test]
 fn a_pod_that_could_not_be_evicted_later_blocks_the_change_of_the_network() {
@@ -759,16 +803,7 @@ fn a_pod_that_could_not_be_evicted_later_blocks_the_change_of_the_network() {
     for pod in pods.iter_mut() {
         pod.ready = true;
     }
-    let budget = |allowed| Budget {
-        namespace: pods.iter().next().unwrap().namespace.clone(),
-        name: "all".to_owned(),
-        selector: Some(Selector::default()),
-        disruptions_allowed: allowed,
-        current_healthy: 3,
-        desired_healthy: 3,
-        expected_pods: 3,
-        always_allows_unhealthy: false,
-    };
+    let budget = |allowed| budget_of_all(&pods, allowed);
     let step = |pods: &Pods, allowed| {
         let budgets = [budget(allowed)];
         let view = NodeView {
@@ -835,16 +870,7 @@ fn a_pod_that_could_not_be_evicted_later_blocks_the_change_of_the_network() {
         panic!("the API server does not evict a pod with two budgets");
     };
     assert!(wait.message.contains("all, second"), "{}", wait.message);
-    // A late pod is evicted together with these pods.
-    let mut late = pods.clone();
-    let mut bare = pods.iter().next().unwrap().clone();
-    (bare.name, bare.uid, bare.controller) = ("bare".to_owned(), "bare".to_owned(), None);
-    bare.made_at = Some(at(40));
-    late.push(bare);
-    let Decision::Wait(wait) = decide(&world.view(&late, &refusals), &POLICY, at(50)).decision else {
-        panic!("the late pod could not be evicted later");
-    };
-    assert!(wait.message.contains("bare"), "{}", wait.message);
+    assert_waits_for_late_pod(world, &pods);
     let full = with(|pod| pod.empty_dirs = vec!["cache".to_owned()]);
     let Decision::Wait(wait) = step(&full, 1).decision else {
         panic!("{:?}", step(&full, 1));

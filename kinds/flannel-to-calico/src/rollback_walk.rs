@@ -112,9 +112,9 @@ fn legacy_pod(name: &str, address: &str, attached: bool) -> LegacyPod {
 }
 
 impl World {
-    /// The possible states of the migration: label, goal and host that fit together, with pods on Calico if they can exist.
-    fn starts() -> Vec<Self> {
-        let base = Self {
+    /// A node that has not begun.
+    fn on_flannel() -> Self {
+        Self {
             label: "flannel",
             goal: 0,
             phase: Phase::Flannel,
@@ -132,7 +132,12 @@ impl World {
             returned: false,
             record: LabelRecord::of(Some("flannel")),
             flip: Flip::Never,
-        };
+        }
+    }
+
+    /// The possible states of the migration: label, goal and host that fit together, with pods on Calico if they can exist.
+    fn starts() -> Vec<Self> {
+        let base = Self::on_flannel();
         let mut all = Vec::new();
         for cordon in [Cordon::None, Cordon::Replumb, Cordon::User] {
             all.push(Self { cordon, ..base });

@@ -2,13 +2,13 @@
 //! for clusters whose nodes are drained one by one anyway. Each pod is evicted once: wherever its replacement starts, it gets
 //! an address of the new range.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
 use engine::decision::{Wait, WaitReason};
 use engine::evict;
-use engine::moves;
+use engine::moves::{self, Resident, Wave};
 use engine::words;
 
 /// The cordon of a Node.
@@ -60,20 +60,11 @@ pub fn next(
     now: Timestamp,
 ) -> Option<Next> {
     let remaining = moves::remaining_pods(view.residents, view.movers);
-    let (mut with_pods, mut with_unmovable) = (BTreeSet::new(), BTreeSet::new());
-    let mut first_pod = None;
-    for (wave, residents) in &remaining {
-        for resident in residents {
-            let node = resident.pod.node.as_str();
-            // A Job that runs for hours, or a pod that cannot be evicted, does not keep a node cordoned.
-            if moves::delays_no_other_pod(*wave, resident, view, policy, now) {
-                with_unmovable.insert(node);
-            } else {
-                with_pods.insert(node);
-                first_pod = first_pod.or(Some(resident));
-            }
-        }
-    }
+    let Occupied {
+        with_pods,
+        with_unmovable,
+        first_pod,
+    } = occupied(&remaining, view, policy, now);
     let cordoned = || nodes.iter().filter(|node| node.cordon == Cordon::Ours);
     if let Some(lifted) = nodes.iter().find(|node| node.cordon == Cordon::RemovedByUser) {
         return Some(Next::Uncordon(lifted.name.to_owned()));
@@ -151,15 +142,55 @@ pub fn next(
         // The wait names the pods that are not evicted, and the fix.
         return moves::next(view, policy, now).map(Next::Pods);
     };
-    Some(wait(
+    Some(wait_for_node(first, remaining.values().map(Vec::len).sum()))
+}
+
+fn wait_for_node(first: &Resident<'_>, count: usize) -> Next {
+    wait(
         WaitReason::NodeNotReady,
         format!(
-            "pods that still have to move, on nodes that are not Ready or have no agent: {}. The first: {} on node {}",
-            remaining.values().map(Vec::len).sum::<usize>(),
+            "pods that still have to move, on nodes that are not Ready or have no agent: {count}. The first: {} on node {}",
             first.pod.key(),
             first.pod.node
         ),
-    ))
+    )
+}
+
+/// The Nodes with pods that still have to move.
+struct Occupied<'facts> {
+    /// Nodes with pods that other pods wait for.
+    with_pods: BTreeSet<&'facts str>,
+    /// Nodes with pods that delay no other pod.
+    with_unmovable: BTreeSet<&'facts str>,
+    /// The first pod that other pods wait for.
+    first_pod: Option<&'facts Resident<'facts>>,
+}
+
+/// The Nodes with these pods.
+fn occupied<'facts>(
+    remaining: &BTreeMap<Wave, Vec<&'facts Resident<'facts>>>,
+    view: &moves::View<'_>,
+    policy: &moves::Policy,
+    now: Timestamp,
+) -> Occupied<'facts> {
+    let mut occupied = Occupied {
+        with_pods: BTreeSet::new(),
+        with_unmovable: BTreeSet::new(),
+        first_pod: None,
+    };
+    for (wave, residents) in remaining {
+        for resident in residents {
+            let node = resident.pod.node.as_str();
+            // A Job that runs for hours, or a pod that cannot be evicted, does not keep a node cordoned.
+            if moves::delays_no_other_pod(*wave, resident, view, policy, now) {
+                occupied.with_unmovable.insert(node);
+            } else {
+                occupied.with_pods.insert(node);
+                occupied.first_pod = occupied.first_pod.or(Some(resident));
+            }
+        }
+    }
+    occupied
 }
 
 /// The Nodes that stay cordoned during a wait, as the end of its message; empty if there is none.

@@ -57,29 +57,7 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
         format!("IPPool {}", settings.old_pool.value),
         format!("IPPool {}", settings.new_pool.value),
     );
-    let (of_tenants, of_the_cluster): (Vec<Change>, Vec<Change>) =
-        hardcoded_range::before(&facts.mentions, &from, &to)
-            .into_iter()
-            .partition(|change| change.owner.tenant().is_some());
-    let mut actions: Vec<Action> = of_the_cluster
-        .iter()
-        .map(|change| by_user(change, "before the new pool is created"))
-        .collect();
-    let of_tenants: Vec<String> = of_tenants.iter().map(Change::line).collect();
-    // Objects of tenants change at any time, and must not change a reviewed plan.
-    actions.push(Action::as_of_now(
-        YOU,
-        "objects of tenants",
-        match of_tenants.as_slice() {
-            [] => "none now".to_owned(),
-            changes => format!(
-                "{} now, before pods move: {}. {}",
-                changes.len(),
-                hardcoded_range::tenant_consequence(&to),
-                lines(changes)
-            ),
-        },
-    ));
+    let mut actions = changes_before(facts, &from, &to);
     let size = settings.block_size.value;
     actions.push(if facts.pools.contains_key(&settings.new_pool.value) {
         Action::new("use", &new, "existing pool with the needed spec")
@@ -136,6 +114,34 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
         "close",
         &old,
         "disabled true: pods with an address of it keep that address",
+    ));
+    actions
+}
+
+/// The changes that the user makes before pods move.
+fn changes_before(facts: &ClusterFacts, from: &IpNet, to: &IpNet) -> Vec<Action> {
+    let (of_tenants, of_the_cluster): (Vec<Change>, Vec<Change>) =
+        hardcoded_range::before(&facts.mentions, from, to)
+            .into_iter()
+            .partition(|change| change.owner.tenant().is_some());
+    let mut actions: Vec<Action> = of_the_cluster
+        .iter()
+        .map(|change| by_user(change, "before the new pool is created"))
+        .collect();
+    let of_tenants: Vec<String> = of_tenants.iter().map(Change::line).collect();
+    // Objects of tenants change at any time, and must not change a reviewed plan.
+    actions.push(Action::as_of_now(
+        YOU,
+        "objects of tenants",
+        match of_tenants.as_slice() {
+            [] => "none now".to_owned(),
+            changes => format!(
+                "{} now, before pods move: {}. {}",
+                changes.len(),
+                hardcoded_range::tenant_consequence(to),
+                lines(changes)
+            ),
+        },
     ));
     actions
 }

@@ -28,7 +28,7 @@ pub struct RangeUse {
     pub object: String,
     /// The owner of the object.
     pub owner: Owner,
-    /// Ranges that it contains: for an object of a tenant, only the relevant ones ([`few`]).
+    /// Ranges that it contains: for an object of a tenant, only the relevant ones ([`relevant`]).
     pub ranges: Vec<IpNet>,
     /// Number of further relevant ranges that it contains.
     pub more: usize,

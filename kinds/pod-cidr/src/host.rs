@@ -1,5 +1,5 @@
 //! The part of the agent: its settings, its facts, and their evaluation. In this kind of migration an agent changes only the
-//! addresses of [`kept`]. Kernel and files are read in `agent`; the relevant parts are selected in [`select`].
+//! addresses of `kept`. Kernel and files are read in `agent`; the relevant parts are selected in `select`.
 
 mod conflist;
 mod kept;

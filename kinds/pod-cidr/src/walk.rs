@@ -46,6 +46,19 @@ enum Life {
     Starts(PoolRole),
 }
 
+fn policy() -> Policy {
+    Policy {
+        moves: moves::Policy {
+            pods_at_once: 10,
+            permissions: Permissions::default(),
+            delete_bare_pods: false,
+        },
+        nodes_at_once: 1,
+        soak: SOAK,
+        hold: None,
+    }
+}
+
 impl Life {
     fn range(self) -> Option<PoolRole> {
         match self {
@@ -275,7 +288,17 @@ impl World {
             },
             nodes: None,
         };
-        let nodes = self.cordons.map(|cordons| {
+        let nodes = self.nodes();
+        let view = View {
+            nodes: nodes.as_ref().map(<[_; 2]>::as_slice),
+            ..view
+        };
+        decide(&view, &policy(), at(10)).decision
+    }
+
+    /// The Nodes, in mode `ByNode`.
+    fn nodes(&self) -> Option<[by_node::Node<'static>; 2]> {
+        self.cordons.map(|cordons| {
             [0, 1].map(|number| by_node::Node {
                 name: NODES[number],
                 ready: true,
@@ -283,23 +306,7 @@ impl World {
                 takes_pods: !cordons[number],
                 remaining_routes: None,
             })
-        });
-        let view = View {
-            nodes: nodes.as_ref().map(<[_; 2]>::as_slice),
-            ..view
-        };
-        let moves = moves::Policy {
-            pods_at_once: 10,
-            permissions: Permissions::default(),
-            delete_bare_pods: false,
-        };
-        let policy = Policy {
-            moves,
-            nodes_at_once: 1,
-            soak: SOAK,
-            hold: None,
-        };
-        decide(&view, &policy, at(10)).decision
+        })
     }
 
     /// Objects that contain ranges: the user changes those of the cluster; those of tenants keep one of the two ranges.
@@ -370,33 +377,7 @@ impl World {
                 );
             }
             Step::Evict(pods) => self.assert_evicts(pods),
-            Step::ReleaseBlocks(_) | Step::DeletePool(_) => {
-                assert!(
-                    !self.has(self.source()),
-                    "{step:?} while pods use the range: {self:?}"
-                );
-                assert!(!self.leak, "{step:?} with a leak: {self:?}");
-                assert!(
-                    self.empty >= Empty::Twice,
-                    "{step:?} after one observation: {self:?}"
-                );
-                assert!(
-                    self.kept != Some(self.source()) || !*self.clone().block(self.source()),
-                    "{step:?} while a host keeps addresses of them: {self:?}"
-                );
-                assert!(
-                    self.source() == PoolRole::New || self.followed,
-                    "{step:?} while configuration contains the range: {self:?}"
-                );
-                if let Step::DeletePool(which) = step {
-                    assert_eq!(*which, self.source(), "{self:?}");
-                    assert!(!*self.clone().block(*which), "deleted with blocks: {self:?}");
-                    assert!(
-                        *which == PoolRole::New || self.empty == Empty::Soaked,
-                        "deleted too early: {self:?}"
-                    );
-                }
-            }
+            Step::ReleaseBlocks(_) | Step::DeletePool(_) => self.assert_deletes(step),
             Step::Cordon(_) => {
                 assert_eq!(self.cordons, Some([false; 2]), "two nodes at once: {self:?}");
             }
@@ -427,6 +408,35 @@ impl World {
             | Step::HoldEnds(_)
             | Step::ReleaseEnds(_)
             | Step::Open(_, Openness::AllPods | Openness::Narrowed | Openness::OptIn | Openness::Absent) => {}
+        }
+    }
+
+    /// Asserts that blocks or the pool of the source may be deleted.
+    fn assert_deletes(&self, step: &Step) {
+        assert!(
+            !self.has(self.source()),
+            "{step:?} while pods use the range: {self:?}"
+        );
+        assert!(!self.leak, "{step:?} with a leak: {self:?}");
+        assert!(
+            self.empty >= Empty::Twice,
+            "{step:?} after one observation: {self:?}"
+        );
+        assert!(
+            self.kept != Some(self.source()) || !*self.clone().block(self.source()),
+            "{step:?} while a host keeps addresses of them: {self:?}"
+        );
+        assert!(
+            self.source() == PoolRole::New || self.followed,
+            "{step:?} while configuration contains the range: {self:?}"
+        );
+        if let Step::DeletePool(which) = step {
+            assert_eq!(*which, self.source(), "{self:?}");
+            assert!(!*self.clone().block(*which), "deleted with blocks: {self:?}");
+            assert!(
+                *which == PoolRole::New || self.empty == Empty::Soaked,
+                "deleted too early: {self:?}"
+            );
         }
     }
 

@@ -5,8 +5,6 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::entry::Kind;
-
 /// Value of `clusterIP` of a Service without an address.
 const NONE: &str = "None";
 
@@ -17,6 +15,31 @@ pub fn addresses(spec: &Value) -> Vec<IpAddr> {
     said.into_iter()
         .filter_map(|address| address.as_str()?.parse().ok())
         .collect()
+}
+
+/// The kind of a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A Service with a cluster IP, and perhaps node ports.
+    Plain,
+    /// A Service of type `LoadBalancer`.
+    LoadBalancer,
+    /// A headless Service.
+    Headless,
+    /// A Service of type `ExternalName`.
+    Name,
+}
+
+impl Kind {
+    /// The kind of a Service of this spec.
+    pub(super) fn of(spec: &Value) -> Self {
+        match spec["type"].as_str() {
+            Some("ExternalName") => Self::Name,
+            _ if is_headless(spec) => Self::Headless,
+            Some("LoadBalancer") => Self::LoadBalancer,
+            Some(_) | None => Self::Plain,
+        }
+    }
 }
 
 /// The class of a Service.

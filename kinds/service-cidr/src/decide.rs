@@ -5,112 +5,32 @@
 //! address of every Service, delete the default `ServiceCIDR` so that the API servers create it again from their flag, wait
 //! until no address of the source range is in use, release the source range. Until then every address answers.
 
+mod next;
+mod release;
+mod view;
+
 use std::collections::HashSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::covers::{Kept, contains, covers};
-use super::exchange::{self, Role};
-use super::ranges::{DEFAULT, ServiceCidr, deleted_together_with, joined};
-use super::settings::{Settings, cover_name, is_ours, range_names};
+pub use next::Next;
+pub use view::{Policy, ServiceView, Turn, View};
+
+use super::covers::covers;
+use super::exchange;
+use super::range_name::{cover_name, range_names};
+use super::ranges::{ServiceCidr, joined};
 use super::side::Side;
-use super::step::{Missing, Stage, Step};
+use super::step::{Stage, Step};
 use engine::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
 use engine::words;
-
-/// The order of Services.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Turn {
-    /// `default/kubernetes`.
-    Kubernetes,
-    /// The Services of the cluster DNS.
-    NameServer,
-    /// All other Services.
-    Other,
-}
-
-/// One Service that changes its address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub struct ServiceView {
-    /// `namespace/name`.
-    pub name: String,
-    /// Its turn.
-    pub turn: Turn,
-    /// Whether it has its target address.
-    pub has_target_address: bool,
-    /// Whether it has no address now, because a process was killed in the middle of the change.
-    pub has_no_address: bool,
-    /// Whether it is in `spec.rollbackServices`: it goes back to its source address, and stays there.
-    pub is_rolled_back: bool,
-    /// Whether it has been in progress for so long, or its writes are refused, that another Service may use its slot.
-    pub is_slow: bool,
-    /// Whether it was created after the exchange had started: the range is closed without it, so that no owner can prevent that.
-    pub is_late: bool,
-    /// Addresses that a helper needs and that no range assigns: a `ServiceCIDR` for these addresses is created.
-    pub uncovered: Vec<IpAddr>,
-    /// Whether it has an endpoint that answers. Without one, no request can be lost.
-    pub is_served: bool,
-    /// The decision for it; `None` if it was not observed in this pass.
-    pub decision: Option<Decision<exchange::Step>>,
-}
+use next::{run, wait, waits};
+use release::{release_source, replace_uses};
 
 /// Maximum number of Services without endpoints that change their addresses at the same time, and of helpers that are removed
 /// at the same time: no request depends on them.
 pub const LIGHT_AT_ONCE: usize = 64;
-
-/// All inputs of the decision.
-#[derive(Clone, Debug)]
-pub struct View<'facts> {
-    /// The side of the target addresses.
-    pub goal: Side,
-    /// The settings of the migration.
-    pub settings: &'facts Settings,
-    /// Every `ServiceCIDR`.
-    pub ranges: &'facts [ServiceCidr],
-    /// Wait until all API servers have the flag of the target, with the fix; `None` once all have it.
-    pub api_servers: Option<Wait>,
-    /// Every Service that changes its address, in rollout order.
-    pub services: &'facts [ServiceView],
-    /// Services with an address of a source range for which the target range has no free address. Only these wait.
-    pub without_address: &'facts [String],
-    /// Addresses of the source ranges that load balancers keep.
-    pub kept: &'facts Kept,
-    /// Addresses of Services, helpers included.
-    pub addresses: &'facts [IpAddr],
-    /// Wait for kubelets and objects of the cluster that contain a source address, with the fix. Objects of tenants are not
-    /// included, because they must not delay the restart of other pods.
-    pub follow_up: Option<Wait>,
-    /// Pods that have received a source address.
-    pub pods_with_old_addresses: Option<Missing>,
-    /// Wait before the source addresses are released: their soak time has not passed, or an object of a tenant contains one;
-    /// `None` once they may be released.
-    pub soak: Option<Wait>,
-}
-
-/// Limits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
-    /// Maximum number of Services that change their addresses at the same time.
-    pub services_at_once: usize,
-    /// Why no step may run now: the user has paused the migration, or has to review it first.
-    pub hold: Option<Wait>,
-}
-
-/// The stage of the migration, and the next step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Next {
-    /// The current stage.
-    pub stage: Stage,
-    /// The next step, wait or halt.
-    pub decision: Decision<Step>,
-    /// Services that cannot continue while the others do; `None` if all can.
-    pub halted_services: Option<Halt>,
-    /// Steps in addition to the decision, for Services that have their target address: helpers are updated to the spec of their
-    /// Service.
-    pub helper_updates: Vec<(String, exchange::Step)>,
-}
 
 /// Chooses the next step.
 pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
@@ -172,84 +92,6 @@ fn restores_address(step: &Step, view: &View<'_>) -> bool {
         services.any(|service| service.name == *name && service.ignores_hold())
     };
     matches!(step, Step::Exchange(steps) if steps.iter().all(|(name, _)| is_exempt(name)))
-}
-
-impl View<'_> {
-    fn default_range(&self) -> Option<&ServiceCidr> {
-        self.range(DEFAULT)
-    }
-
-    fn range(&self, name: &str) -> Option<&ServiceCidr> {
-        self.ranges.iter().find(|range| range.name == name)
-    }
-
-    /// The target ranges.
-    fn target(&self) -> Vec<IpNet> {
-        self.settings.changed().of(self.goal).clone()
-    }
-
-    /// The source ranges.
-    fn source(&self) -> Vec<IpNet> {
-        self.settings.changed().of(self.goal.other()).clone()
-    }
-
-    /// Whether a range other than the covers of single addresses still assigns source addresses.
-    fn is_open(&self) -> bool {
-        let source = self.source();
-        let mut ranges = self.ranges.iter();
-        ranges.any(|range| range.is_open_to_all(&source, self.kept))
-    }
-
-    /// Whether the default range has its final state.
-    fn is_default_there(&self) -> bool {
-        let wanted = self.settings.defaults();
-        self.default_range()
-            .is_some_and(|range| range.ready && !range.terminating && range.ranges == *wanted.of(self.goal))
-    }
-}
-
-impl ServiceView {
-    /// Whether it continues during a hold: it has no address, or the user wants it back.
-    fn ignores_hold(&self) -> bool {
-        self.has_no_address || self.is_rolled_back
-    }
-
-    fn step(&self) -> Option<(String, exchange::Step)> {
-        match &self.decision {
-            Some(Decision::Run(step)) => Some((self.name.clone(), *step)),
-            Some(Decision::Wait(_) | Decision::Settled | Decision::Halt(_)) | None => None,
-        }
-    }
-
-    fn halt(&self) -> Option<&Halt> {
-        match &self.decision {
-            Some(Decision::Halt(halt)) => Some(halt),
-            Some(Decision::Run(_) | Decision::Wait(_) | Decision::Settled) | None => None,
-        }
-    }
-
-    fn is_in_progress(&self) -> bool {
-        self.has_no_address || matches!(&self.decision, Some(Decision::Run(_) | Decision::Wait(_)))
-    }
-
-    /// Whether it has its target address, and the next step updates one of its helpers.
-    fn updates_helper(&self) -> bool {
-        let step = matches!(
-            self.decision,
-            Some(Decision::Run(
-                exchange::Step::Refresh(_) | exchange::Step::Copy(_)
-            ))
-        );
-        self.has_target_address && step
-    }
-
-    /// Whether no request depends on its next step.
-    fn is_light(&self) -> bool {
-        let removes = Some(Decision::Run(exchange::Step::Remove(Role::Address(Side::Old))));
-        let removes_other = Some(Decision::Run(exchange::Step::Remove(Role::Address(Side::New))));
-        !self.is_served
-            || (self.has_target_address && (self.decision == removes || self.decision == removes_other))
-    }
 }
 
 /// Creates the target range, until addresses of it can be assigned.
@@ -446,147 +288,8 @@ fn held_back(view: &View<'_>) -> Option<Wait> {
     })
 }
 
-/// Releases the source ranges, once every Service has its target address.
-fn release_source(view: &View<'_>) -> Option<Next> {
-    close_source(view)
-        .or_else(|| replace_uses(view))
-        .or_else(|| view.soak.clone().map(|found| wait(Stage::Soak, found)))
-        .or_else(|| cover_kept(view))
-        .or_else(|| restore_default(view))
-}
-
-/// Until no object of the cluster and no pod contains a source address.
-fn replace_uses(view: &View<'_>) -> Option<Next> {
-    let follow_up = view.follow_up.clone();
-    let follow_up = follow_up.map(|found| wait(Stage::FollowUp, found));
-    follow_up.or_else(|| {
-        view.pods_with_old_addresses.clone().map(|missing| match missing {
-            Missing::Evict(pods) => run(Stage::Restart, Step::Evict(pods)),
-            Missing::Answer(found) => wait(Stage::Restart, found),
-        })
-    })
-}
-
-/// Until no Service can get a source address.
-fn close_source(view: &View<'_>) -> Option<Next> {
-    let source = view.source();
-    let is_open = |range: &&ServiceCidr| range.is_open(&source, view.kept);
-    // The default one first: two overlapping ones are never deleted together.
-    let found = view.default_range().filter(is_open);
-    let found = found.or_else(|| view.ranges.iter().find(is_open))?;
-    if found.name == DEFAULT
-        && let Some(wait) = &view.api_servers
-    {
-        // An API server with the old flag would create it again.
-        return Some(self::wait(Stage::ControlPlane, wait.clone()));
-    }
-    Some(delete(Stage::Close, found, view))
-}
-
-/// Until load balancers can keep their addresses without the source range.
-fn cover_kept(view: &View<'_>) -> Option<Next> {
-    if view.is_default_there() {
-        return None;
-    }
-    let ranges = view.ranges.iter();
-    let ready = ranges.filter(|range| range.ready && !range.terminating);
-    let ready: HashSet<&str> = ready.map(|range| range.name.as_str()).collect();
-    let mut wanted = view.kept.covers().iter();
-    let missing = wanted.find(|cover| !ready.contains(cover_name(cover).as_str()))?;
-    let name = cover_name(missing);
-    Some(match view.range(&name) {
-        None => run(Stage::Default, Step::CreateRange(name, vec![*missing])),
-        Some(_) => wait(
-            Stage::Default,
-            waits(
-                WaitReason::ServiceRanges,
-                format!("ServiceCIDR {name} is not Ready yet"),
-            ),
-        ),
-    })
-}
-
-/// Until the default range is the target range, and the only one that assigns addresses.
-fn restore_default(view: &View<'_>) -> Option<Next> {
-    if !view.is_default_there() {
-        let wanted = view.settings.defaults();
-        let words = match view.default_range() {
-            None => "is deleted; an API server creates it again within seconds".to_owned(),
-            Some(range) if range.terminating => {
-                "is being deleted, which completes once no address needs it".to_owned()
-            }
-            Some(range) => format!(
-                "has {}: an API server with another flag has created it",
-                joined(&range.ranges)
-            ),
-        };
-        let message = format!(
-            "ServiceCIDR {DEFAULT} {words}. Needed: {}",
-            joined(wanted.of(view.goal))
-        );
-        return Some(wait(Stage::Default, waits(WaitReason::ServiceRanges, message)));
-    }
-    // A range with the address of a load balancer is removed together with that address.
-    let holds_one = |range: &&ServiceCidr| {
-        let held = |address: &IpAddr| range.ranges.iter().any(|range| contains(range, address));
-        view.kept.addresses().iter().any(held)
-    };
-    let ours = |range: &&ServiceCidr| is_ours(&range.name);
-    let mut mine = view.ranges.iter().filter(ours);
-    if let Some(open) = mine.clone().find(|range| !range.terminating) {
-        return Some(delete(Stage::Default, open, view));
-    }
-    let going = mine.find(|range| !holds_one(range))?;
-    let message = format!(
-        "ServiceCIDR {} is being deleted, which completes once no address needs it",
-        going.name
-    );
-    Some(wait(Stage::Default, waits(WaitReason::ServiceRanges, message)))
-}
-
-fn delete(stage: Stage, range: &ServiceCidr, view: &View<'_>) -> Next {
-    match deleted_together_with(range, view.ranges, view.addresses) {
-        None => run(stage, Step::DeleteRange(range.name.clone())),
-        Some(other) => {
-            let message = format!(
-                "ServiceCIDR {} is being deleted and overlaps {}: if both were deleted together, no range would contain their \
-                 addresses",
-                other.name, range.name
-            );
-            wait(stage, waits(WaitReason::ServiceRanges, message))
-        }
-    }
-}
-
 fn complete(_view: &View<'_>) -> Next {
     run(Stage::CleanUp, Step::Complete)
-}
-
-fn waits(reason: WaitReason, message: String) -> Wait {
-    Wait {
-        reason,
-        message,
-        until: None,
-    }
-}
-
-fn run(stage: Stage, step: Step) -> Next {
-    Next::of(stage, Decision::Run(step))
-}
-
-fn wait(stage: Stage, wait: Wait) -> Next {
-    Next::of(stage, Decision::Wait(wait))
-}
-
-impl Next {
-    fn of(stage: Stage, decision: Decision<Step>) -> Self {
-        Self {
-            stage,
-            decision,
-            halted_services: None,
-            helper_updates: Vec::new(),
-        }
-    }
 }
 
 #[cfg(test)]

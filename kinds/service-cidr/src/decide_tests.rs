@@ -7,6 +7,11 @@ use std::sync::LazyLock;
 use rstest::rstest;
 
 use super::*;
+use crate::covers::Kept;
+use crate::exchange::Role;
+use crate::ranges::DEFAULT;
+use crate::settings::Settings;
+use crate::step::Missing;
 use engine::evict::PodName;
 use engine::sourced::Sourced;
 

@@ -6,35 +6,10 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::class::{self, Class};
+use super::class::{self, Class, Kind};
 use super::decide::Turn;
 use super::objects::{BEFORE_ANNOTATION, SERVICE_LABEL, is_helper};
 use engine::owner::KUBE_SYSTEM;
-
-/// The kind of a Service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A Service with a cluster IP, and perhaps node ports.
-    Plain,
-    /// A Service of type `LoadBalancer`.
-    LoadBalancer,
-    /// A headless Service.
-    Headless,
-    /// A Service of type `ExternalName`.
-    Name,
-}
-
-impl Kind {
-    /// The kind of a Service of this spec.
-    pub(super) fn of(spec: &Value) -> Self {
-        match spec["type"].as_str() {
-            Some("ExternalName") => Self::Name,
-            _ if class::is_headless(spec) => Self::Headless,
-            Some("LoadBalancer") => Self::LoadBalancer,
-            Some(_) | None => Self::Plain,
-        }
-    }
-}
 
 /// A node port of a Service: its protocol and number.
 pub type NodePort = (String, u64);

@@ -20,6 +20,7 @@ pub mod mentions;
 pub mod objects;
 pub mod outline;
 pub mod queue;
+mod range_name;
 pub mod ranges;
 pub mod settings;
 pub mod side;

@@ -3,6 +3,7 @@ use std::sync::LazyLock;
 use rstest::rstest;
 
 use super::*;
+use crate::exchange::Own;
 
 /// Applies a merge patch, as the API server does.
 fn merge(object: &mut Value, patch: &Value) {

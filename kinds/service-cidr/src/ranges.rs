@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::covers::{Kept, contains};
-use super::settings::is_cover;
+use super::range_name::is_cover;
 use engine::ranges::overlap;
 
 /// Name of the `ServiceCIDR` that API servers create from their flag, and create again when it is deleted.

@@ -5,8 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::exchange;
+use super::range_name::is_cover;
 use super::ranges::DEFAULT;
-use super::settings::is_cover;
 use engine::decision::Wait;
 use engine::evict::PodName;
 

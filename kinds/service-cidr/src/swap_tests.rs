@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::side::Sides;
 use engine::decision::WaitReason;
 
 /// The state of an object in the model.
@@ -142,16 +143,17 @@ impl World {
             && self.helper(side) != Place::At(side)
     }
 
+    /// Whether the API server assigns the address of this side in a write; an error is its refusal.
+    fn assign(&self, write: Write, side: Side) -> Result<(), String> {
+        let is_given = !self.is_closed || side == self.goal;
+        assert!(is_given, "{write:?}: no range assigns the address in {self:?}");
+        self.is_free(side)
+            .then_some(())
+            .ok_or_else(|| format!("{write:?}: the address is taken in {self:?}"))
+    }
+
     /// Performs one write, as the API server would; an error is its refusal.
     fn write(&mut self, write: Write) -> Result<(), String> {
-        let free = |world: &Self, side: Side| {
-            let is_given = !world.is_closed || side == world.goal;
-            assert!(is_given, "{write:?}: no range assigns the address in {world:?}");
-            world
-                .is_free(side)
-                .then_some(())
-                .ok_or_else(|| format!("{write:?}: the address is taken in {world:?}"))
-        };
         match write {
             Write::ServiceAway(to) => {
                 self.service = Place::Name(to);
@@ -160,7 +162,7 @@ impl World {
             Write::ServiceUnmarked => self.is_marked = false,
             Write::ServiceAt(side) => {
                 assert!(matches!(self.service, Place::Name(_)), "{write:?} in {self:?}");
-                free(self, side)?;
+                self.assign(write, side)?;
                 if self.stolen_port {
                     return Err(format!("{write:?}: node port is taken"));
                 }
@@ -170,7 +172,7 @@ impl World {
             Write::CreateHome(side) | Write::CreateWarm(side) => {
                 assert_eq!(self.helper(side), Place::Absent, "{write:?} in {self:?}");
                 let place = if write == Write::CreateHome(side) {
-                    free(self, side)?;
+                    self.assign(write, side)?;
                     Place::At(side)
                 } else {
                     Place::Spare
@@ -219,7 +221,7 @@ impl World {
                     matches!(self.helper(side), Place::Name(_)),
                     "{write:?} in {self:?}"
                 );
-                free(self, side)?;
+                self.assign(write, side)?;
                 self.set(side, Place::At(side));
             }
             Write::Delete(role) => {
@@ -692,6 +694,20 @@ enum Theft {
     NodePort,
 }
 
+impl Theft {
+    /// Another Service takes it, if it is free; whether it did.
+    fn happens(self, world: &mut World) -> bool {
+        match self {
+            Self::Address(side) => world.is_free(side) && world.stolen.insert(side),
+            Self::NodePort => {
+                let is_free = matches!(world.service, Place::Name(_));
+                world.stolen_port |= is_free;
+                is_free
+            }
+        }
+    }
+}
+
 #[test]
 fn a_theft_after_any_write_is_named_and_the_rest_answers() {
     let thefts = [
@@ -711,21 +727,9 @@ fn a_theft_after_any_write_is_named_and_the_rest_answers() {
             let mut writes = 0;
             let mut is_done = false;
             let mut steal = |world: &mut World, writes: usize| {
-                let is_free = match theft {
-                    Theft::Address(side) => world.is_free(side),
-                    Theft::NodePort => matches!(world.service, Place::Name(_)),
-                };
-                if writes >= stolen_after && is_free && !is_done {
-                    is_done = true;
-                    match theft {
-                        Theft::Address(side) => {
-                            world.stolen.insert(side);
-                        }
-                        Theft::NodePort => world.stolen_port = true,
-                    }
-                    return true;
-                }
-                false
+                let is_now = writes >= stolen_after && !is_done && theft.happens(world);
+                is_done |= is_now;
+                is_now
             };
             let mut end = None;
             for _ in 0..60 {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use calico::etcd_access::Etcd;
 use calico::etcd_access::StoreProblem;
+use calico_datastore::awaited::Awaited;
 use calico_datastore::cluster::facts::StoreFacts;
-use calico_datastore::sources::Awaited;
 use datastore::error::StoreError;
 use datastore::stores::Stores;
 

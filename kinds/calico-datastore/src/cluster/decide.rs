@@ -6,15 +6,21 @@
 //! once, because no new pod gets a network before; calico-node returns to v2; v3 is restored only when no calico-node of v3 can
 //! run any more, because a calico-node of v3 opens an empty v3.
 
+mod next;
+mod programs;
+
 use jiff::Timestamp;
 
 use super::calico::{Calico, Content};
-use super::nodes;
 use super::step::{Stage, Step, StoreWork};
-use super::view::{ControllersView, ControllersWork, Next, Policy, StoresView, View, Work};
+use super::view::{ControllersWork, Next, Policy, StoresView, View, Work};
 use crate::run::decide::{ReadyV2, ReadyV3};
 use crate::run::record::Phase;
-use engine::decision::{Decision, Direction, Halt, HaltReason, Wait, WaitReason};
+use engine::decision::{Decision, Direction, HaltReason, WaitReason};
+use next::{halt, run, wait, waits, working};
+use programs::{
+    calico_node, cleaned, configured, controllers, missing_object, not_ready_nodes, on_every_node, stopped,
+};
 
 /// The next step that does not depend on the cluster: v2 is opened again before anything else is read. `None` when this is not
 /// the next step.
@@ -159,12 +165,6 @@ fn drift(view: &View<'_>) -> Option<Next> {
     })
 }
 
-fn missing_object(object: &str) -> String {
-    format!(
-        "{object} is missing: its object was deleted. Apply it again, of v2 or v3; status.before has the former content"
-    )
-}
-
 /// Backs up both stores, and stops the controllers of v2, so that only calico-node writes to v2.
 fn prepared(view: &View<'_>) -> Option<Next> {
     if !view.is_backed_up {
@@ -184,20 +184,6 @@ fn is_to_convert(stores: &StoresView) -> bool {
         }
         Some(Phase::Verified | Phase::Completing | Phase::Completed | Phase::Aborting) => false,
     }
-}
-
-/// Stops the controllers, and waits for the end of their pods.
-fn stopped(controllers: ControllersView, stage: Stage) -> Option<Next> {
-    if !controllers.is_stopped {
-        return Some(run(stage, Step::StopControllers));
-    }
-    (controllers.pods > 0).then(|| {
-        let message = format!(
-            "calico-kube-controllers: pods still terminating: {}",
-            controllers.pods
-        );
-        wait(stage, WaitReason::CalicoControllers, message)
-    })
 }
 
 /// Halts unless v3 is as this migration has written it, and closed: a calico-node of v3 that finds no data opens v3.
@@ -231,75 +217,6 @@ fn closed(stores: &StoresView) -> Option<Next> {
 fn announced(view: &View<'_>, stores: &StoresView) -> Option<Next> {
     let is_to_be = stores.phase == Some(Phase::Verified) && !stores.nodes_of_v3;
     is_to_be.then(|| working(view.work, Stage::Nodes, StoreWork::AnnounceNodes))
-}
-
-/// Changes every calico-node to this version.
-fn calico_node(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
-    configured(view, calico).or_else(|| on_every_node(view, calico, policy))
-}
-
-/// Changes the objects of calico-node to this version.
-fn configured(view: &View<'_>, calico: Calico) -> Option<Next> {
-    match view.configuration {
-        Some(Content::Missing) => {
-            return Some(halt(
-                Some(Stage::Nodes),
-                HaltReason::Drift,
-                missing_object("the ConfigMap of calico-node"),
-            ));
-        }
-        Some(says) if !says.is(calico) => return Some(run(Stage::Nodes, Step::WriteConfiguration(calico))),
-        Some(_) | None => {}
-    }
-    // When no pod has to change, the DaemonSet may roll with its own strategy.
-    let is_to_be_held = nodes::is_to_change(view.nodes, calico) && !view.daemon_set.is_held;
-    if !view.daemon_set.template.is(calico) || is_to_be_held {
-        return Some(run(Stage::Nodes, Step::WriteDaemonSet(calico)));
-    }
-    None
-}
-
-fn on_every_node(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
-    match nodes::next(view.nodes, calico, policy.at_once) {
-        nodes::Next::Restart(pods) => return Some(run(Stage::Nodes, Step::Restart(pods))),
-        nodes::Next::Wait(found) => {
-            return Some(Next {
-                stage: Some(Stage::Nodes),
-                decision: Decision::Wait(found),
-            });
-        }
-        nodes::Next::NotReady(_) | nodes::Next::Done => {}
-    }
-    let missing = view.daemon_set.missing;
-    (missing > 0).then(|| {
-        let message = format!("the DaemonSet of calico-node lacks pods: {missing}");
-        wait(Stage::Nodes, WaitReason::DaemonSetRollout, message)
-    })
-}
-
-/// Waits for NotReady nodes: they do not delay the opening of a store, but the end of the migration.
-fn not_ready_nodes(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
-    match nodes::next(view.nodes, calico, policy.at_once) {
-        nodes::Next::NotReady(found) => Some(Next {
-            stage: Some(Stage::Nodes),
-            decision: Decision::Wait(found),
-        }),
-        nodes::Next::Restart(_) | nodes::Next::Wait(_) | nodes::Next::Done => None,
-    }
-}
-
-/// Changes the controllers to this version, with their number of replicas.
-fn controllers(view: &View<'_>, calico: Calico, stage: Stage) -> Option<Next> {
-    let controllers = view.controllers?;
-    if controllers.template == Content::Missing {
-        return Some(halt(
-            Some(stage),
-            HaltReason::Drift,
-            missing_object("calico-kube-controllers"),
-        ));
-    }
-    let is_written = controllers.template.is(calico) && controllers.is_scaled;
-    (!is_written).then(|| run(stage, Step::WriteControllers(calico)))
 }
 
 fn rollback(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
@@ -371,70 +288,4 @@ fn finish(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
             Some(wait(Stage::CleanUp, WaitReason::PodsWithoutNetwork, message))
         })
         .unwrap_or_else(|| run(Stage::CleanUp, Step::Finish))
-}
-
-/// Gives the `DaemonSet` its own update strategy again, and waits for the controllers.
-fn cleaned(view: &View<'_>, calico: Calico) -> Option<Next> {
-    if !view.daemon_set.strategy.is(calico) {
-        return Some(run(Stage::CleanUp, Step::WriteStrategy(calico)));
-    }
-    let controllers = view.controllers?;
-    (!controllers.is_available).then(|| {
-        let message = "calico-kube-controllers is not Available".to_owned();
-        wait(Stage::CleanUp, WaitReason::CalicoControllers, message)
-    })
-}
-
-/// Starts this work on the stores, or waits for it.
-fn working(work: &Work, stage: Stage, wanted: StoreWork) -> Next {
-    // Two kinds of abort count as the same: the next run decides how far it restores.
-    let is_wanted = |work: StoreWork| work == wanted || (work.is_rollback() && wanted.is_rollback());
-    match work {
-        Work::Busy { work, .. } if !is_wanted(*work) => run(stage, Step::StopWork),
-        Work::Busy {
-            refused: Some(why), ..
-        } => halt(Some(stage), HaltReason::DatastoreRefused, why.clone()),
-        Work::Busy { progress: said, .. } => wait(stage, WaitReason::Datastore, said.clone()),
-        Work::Failed {
-            work,
-            message,
-            needs_user: needs_a_person,
-        } if is_wanted(*work) => {
-            if *needs_a_person {
-                halt(Some(stage), HaltReason::DatastoreRefused, message.clone())
-            } else {
-                wait(stage, WaitReason::Datastore, message.clone())
-            }
-        }
-        Work::Idle | Work::Failed { .. } => run(stage, Step::Work(wanted)),
-    }
-}
-
-fn run(stage: Stage, step: Step) -> Next {
-    Next {
-        stage: Some(stage),
-        decision: Decision::Run(step),
-    }
-}
-
-fn halt(stage: Option<Stage>, reason: HaltReason, message: String) -> Next {
-    Next {
-        stage,
-        decision: Decision::Halt(Halt { reason, message }),
-    }
-}
-
-fn wait(stage: Stage, reason: WaitReason, message: String) -> Next {
-    Next {
-        stage: Some(stage),
-        decision: Decision::Wait(waits(reason, message)),
-    }
-}
-
-fn waits(reason: WaitReason, message: String) -> Wait {
-    Wait {
-        reason,
-        message,
-        until: None,
-    }
 }

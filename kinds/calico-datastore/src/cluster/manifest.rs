@@ -71,34 +71,13 @@ pub struct Manifest {
 /// Splits the documents of a manifest. An error lists all problems.
 pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
     let mut errors = Vec::new();
-    let mut left_out = Vec::new();
-    let mut daemon_sets = Vec::new();
-    let mut controllers = Vec::new();
-    let mut config_maps = Vec::new();
-    let mut others = Vec::new();
-    for document in flat(documents) {
-        let name = Name::of(document);
-        if name.kind.is_empty() || name.name.is_empty() {
-            errors.push(
-                "a document has no kind or no metadata.name: use a manifest for kubectl apply".to_owned(),
-            );
-            continue;
-        }
-        if is_own_upgrade(document) {
-            left_out.push(name.display());
-            continue;
-        }
-        match name.kind.as_str() {
-            "DaemonSet" if has_container(document, NODE_CONTAINER) => daemon_sets.push(document.clone()),
-            "Deployment" if name.name == CONTROLLERS => controllers.push(document.clone()),
-            "ConfigMap" => config_maps.push(document.clone()),
-            "Secret" if has_data(document) => errors.push(format!(
-                "{} has data, which all readers of Migrations could see: remove it from the manifest, and apply it separately",
-                name.display()
-            )),
-            _ => others.push(document.clone()),
-        }
-    }
+    let Sorted {
+        daemon_sets,
+        controllers,
+        config_maps,
+        mut others,
+        omitted: mut left_out,
+    } = sort(documents, &mut errors);
     let daemon_set = one(daemon_sets, "DaemonSet with a container calico-node", &mut errors);
     let Some(mut daemon_set) = daemon_set else {
         return Err(errors);
@@ -164,6 +143,45 @@ pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
             Err(errors)
         }
     }
+}
+
+/// The documents of a manifest by their role.
+#[derive(Default)]
+struct Sorted {
+    daemon_sets: Vec<Value>,
+    controllers: Vec<Value>,
+    config_maps: Vec<Value>,
+    others: Vec<Value>,
+    omitted: Vec<String>,
+}
+
+/// Sorts the documents of a manifest.
+fn sort(documents: &[Value], errors: &mut Vec<String>) -> Sorted {
+    let mut sorted = Sorted::default();
+    for document in flat(documents) {
+        let name = Name::of(document);
+        if name.kind.is_empty() || name.name.is_empty() {
+            errors.push(
+                "a document has no kind or no metadata.name: use a manifest for kubectl apply".to_owned(),
+            );
+            continue;
+        }
+        if is_own_upgrade(document) {
+            sorted.omitted.push(name.display());
+            continue;
+        }
+        match name.kind.as_str() {
+            "DaemonSet" if has_container(document, NODE_CONTAINER) => sorted.daemon_sets.push(document.clone()),
+            "Deployment" if name.name == CONTROLLERS => sorted.controllers.push(document.clone()),
+            "ConfigMap" => sorted.config_maps.push(document.clone()),
+            "Secret" if has_data(document) => errors.push(format!(
+                "{} has data, which all readers of Migrations could see: remove it from the manifest, and apply it separately",
+                name.display()
+            )),
+            _ => sorted.others.push(document.clone()),
+        }
+    }
+    sorted
 }
 
 impl Manifest {
@@ -345,145 +363,8 @@ fn without_own_upgrade(object: &mut Value) -> Option<String> {
 }
 
 #[cfg(test)]
-pub(super) mod fixture {
-    use serde_json::{Value, json};
-
-    /// The `DaemonSet` of calico-node in a version, with its environment.
-    pub fn daemon_set(version: &str) -> Value {
-        let of_map = |name: &str, key: &str| json!({ "name": name, "valueFrom": { "configMapKeyRef": { "name": "calico-config", "key": key } } });
-        json!({
-            "apiVersion": "apps/v1", "kind": "DaemonSet",
-            "metadata": { "namespace": "kube-system", "name": "calico-node" },
-            "spec": {
-                "selector": { "matchLabels": { "k8s-app": "calico-node" } },
-                "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": 1 } },
-                "template": {
-                    "metadata": { "labels": { "k8s-app": "calico-node" } },
-                    "spec": {
-                        "initContainers": [
-                            { "name": "migrate", "image": "calico/upgrade:v1.0.5" },
-                            { "name": "install-cni", "image": format!("calico/cni:{version}") },
-                        ],
-                        "containers": [{ "name": "calico-node", "image": format!("calico/node:{version}"),
-                            "env": [of_map("ETCD_ENDPOINTS", "etcd_endpoints")] }],
-                    },
-                },
-            },
-        })
-    }
-
-    /// A manifest as kops ships it.
-    pub fn documents() -> Vec<Value> {
-        vec![
-            json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "namespace": "kube-system", "name": "calico-config" },
-                "data": { "etcd_endpoints": "http://10.0.0.1:2379" } }),
-            Value::Null,
-            daemon_set("v3.8.9"),
-            json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "namespace": "kube-system", "name": "calico-kube-controllers" },
-                "spec": { "replicas": 1, "template": { "spec": { "hostNetwork": true,
-                    "initContainers": [{ "name": "migrate", "image": "quay.io/calico/upgrade:v1.0.5" }],
-                    "containers": [{ "name": "calico-kube-controllers", "image": "calico/kube-controllers:v3.8.9" }] } } } }),
-            json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": { "namespace": "kube-system", "name": "calico-complete-upgrade-v331" },
-                "spec": { "template": { "spec": { "containers": [{ "name": "c", "image": "calico/upgrade:v1.0.5" }] } } } }),
-            json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "namespace": "kube-system", "name": "calico-upgrade-job" } }),
-            json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "namespace": "kube-system", "name": "calico-node" } }),
-        ]
-    }
-}
-
+#[path = "manifest_fixture.rs"]
+pub(super) mod fixture;
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::fixture::documents;
-    use super::*;
-
-    #[test]
-    fn the_manifest_of_kops_is_split_into_its_parts() {
-        let manifest = read(&documents()).unwrap();
-        assert_eq!(manifest.image(), "calico/node:v3.8.9");
-        assert_eq!(manifest.etcd.endpoints, ["http://10.0.0.1:2379"]);
-        assert!(manifest.controllers.is_some() && manifest.configuration.is_some());
-        let others: Vec<String> = manifest
-            .others
-            .iter()
-            .map(|object| Name::of(object).display())
-            .collect();
-        assert_eq!(others, ["ServiceAccount kube-system/calico-node"]);
-        assert_eq!(
-            manifest.omitted,
-            [
-                "Job kube-system/calico-complete-upgrade-v331",
-                "ServiceAccount kube-system/calico-upgrade-job",
-                "DaemonSet kube-system/calico-node, init container migrate",
-                "Deployment kube-system/calico-kube-controllers, init container migrate",
-            ]
-        );
-        let first = manifest.daemon_set["spec"]["template"]["spec"]["initContainers"]
-            .as_array()
-            .unwrap();
-        assert_eq!(first.len(), 1, "install-cni stays");
-    }
-
-    #[test]
-    fn each_problem_of_a_manifest_is_reported() {
-        let with = |change: &dyn Fn(&mut Vec<Value>)| {
-            let mut all = documents();
-            change(&mut all);
-            read(&all).unwrap_err().join("; ")
-        };
-        assert!(read(&[]).unwrap_err()[0].contains("DaemonSet with a container calico-node: 0, needed 1"));
-        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "namespace": "kube-system", "name": "calico-etcd-secrets" }, "data": { "etcd-key": "eA==" } });
-        assert!(
-            with(&|all| all.push(secret.clone())).contains("Secret kube-system/calico-etcd-secrets has data")
-        );
-        assert!(with(&|all| all[0]["data"] = json!({})).contains("etcd_endpoints"));
-        assert!(with(&|all| all.push(all[2].clone())).contains("calico-node: 2, needed 1"));
-        assert!(with(&|all| all.push(json!({ "spec": {} }))).contains("no kind"));
-    }
-
-    #[test]
-    fn file_modes_are_read_as_octal_numbers() {
-        let mut all = documents();
-        all[2]["spec"]["template"]["spec"]["volumes"] = json!([{ "name": "etcd-certs", "secret": { "secretName": "s", "defaultMode": "0400",
-            "items": [{ "key": "k", "path": "p", "mode": "0644" }] } }, { "name": "b", "configMap": { "name": "c", "defaultMode": 256 } }]);
-        let manifest = read(&all).unwrap();
-        let volumes = &manifest.daemon_set["spec"]["template"]["spec"]["volumes"];
-        assert_eq!(volumes[0]["secret"]["defaultMode"], 256);
-        assert_eq!(volumes[0]["secret"]["items"][0]["mode"], 0o644);
-        assert_eq!(volumes[1]["configMap"]["defaultMode"], 256);
-    }
-
-    #[test]
-    fn the_first_difference_from_the_manifest_is_named() {
-        let role = |rules: Value| json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": rules });
-        let wanted = role(json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }]));
-        let mut found = wanted.clone();
-        found["apiVersion"] = json!("rbac.authorization.k8s.io/v1beta1");
-        found["metadata"] = json!({ "uid": "x" });
-        assert_eq!(difference(&wanted, &found), None);
-        found["rules"][0]["verbs"] = json!(["list"]);
-        assert_eq!(
-            difference(&wanted, &found).as_deref(),
-            Some("rules[0].verbs[0] differs")
-        );
-        let empty = json!({ "kind": "Secret", "data": {} });
-        assert_eq!(
-            difference(&empty, &json!({ "kind": "Secret", "type": "Opaque" })),
-            None
-        );
-    }
-
-    #[test]
-    fn the_version_is_read_from_the_tag() {
-        for (image, version) in [
-            ("calico/node:v3.8.9", Some((3, 8))),
-            ("registry:5000/calico/node:v2.6.12", Some((2, 6))),
-            ("quay.io/calico/node:v3.31.7@sha256:ab", Some((3, 31))),
-            ("registry:5000/calico/node", None),
-            ("calico/node:latest", None),
-        ] {
-            assert_eq!(version_of(image), version, "{image}");
-        }
-    }
-}
+#[path = "manifest_tests.rs"]
+mod tests;

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::decode::read;
-use crate::validate::{Findings, rule};
+use crate::finding::Findings;
+use crate::validate::rule;
 
 fn convert(old: &Value) -> (Vec<Rule>, usize) {
     let rules: Vec<OldRule> = read(&old.to_string()).unwrap();

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::decode::{Decode, Fields, Mismatch};
+use super::super::decode::{Decode, Fields};
 use super::super::json::Json;
+use super::super::mismatch::Mismatch;
 use super::super::network::Network;
 use super::super::protocol::{Port, Protocol};
 

@@ -1,5 +1,6 @@
 //! Converts selectors: the namespace label has another name in v3, and v3 refuses invalid selectors.
 
+mod error;
 mod parse;
 mod token;
 

@@ -1,21 +1,10 @@
 //! The grammar of selectors: `||` of `&&` of conditions and parentheses, each with optional negation.
 
-use thiserror::Error;
-
+use super::error::SelectorError;
 use super::token::{Token, tokens};
 
 /// Limit of nested parentheses: more than any selector needs, and each level uses stack.
 const DEEPEST: usize = 200;
-
-/// A syntax error of a selector.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("expected {needed} at byte {place}")]
-pub struct SelectorError {
-    /// Position in bytes, from 0.
-    pub place: usize,
-    /// The expected token.
-    pub needed: &'static str,
-}
 
 /// Checks the syntax of a selector. An empty selector selects everything.
 pub fn parse(selector: &str) -> Result<(), SelectorError> {

@@ -1,6 +1,6 @@
 //! Splits a selector into tokens.
 
-use super::parse::SelectorError;
+use super::error::SelectorError;
 
 /// The longest label in Calico.
 const LONGEST_LABEL: usize = 512;

@@ -1,8 +1,8 @@
 //! Validates host endpoints, and the fields that they share with workload endpoints.
 
 use super::super::endpoint_port::EndpointPort;
-use super::super::host_endpoint::Spec;
 use super::super::network::address;
+use super::super::spec::host_endpoint::Spec;
 use super::metadata::NAME;
 use super::text::{is_interface, is_port_name, is_subdomain};
 use super::{Findings, rule};

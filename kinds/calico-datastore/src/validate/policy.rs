@@ -1,6 +1,6 @@
 //! Validates policies.
 
-use super::super::policy::Spec;
+use super::super::spec::policy::Spec;
 use super::{Findings, rule};
 
 /// Validates the spec of a policy.

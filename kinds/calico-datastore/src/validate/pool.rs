@@ -1,7 +1,7 @@
 //! Validates IP pools.
 
-use super::super::ip_pool::Spec;
 use super::super::network::cidr;
+use super::super::spec::ip_pool::Spec;
 use super::Findings;
 
 /// Networks that no pool may overlap with.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::super::difference::Difference;
 use super::super::network::{address, cidr_or_address};
-use super::super::workload_endpoint::Spec;
+use super::super::spec::workload_endpoint::Spec;
 use super::Findings;
 use super::endpoint::{INTERFACE, ports, profiles};
 use super::metadata::NAME;

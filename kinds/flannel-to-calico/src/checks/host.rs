@@ -7,10 +7,11 @@ use super::network::hosts;
 use super::version::Version;
 use crate::cluster::ClusterFacts;
 use crate::facts::Found;
-use crate::settings::Settings;
+use crate::flannel::SubnetEnvironment;
+use crate::settings::{Ipv6Settings, Settings};
 use calico::calico_node;
 use engine::check::{Check, Finding, Report, Verdict, names};
-use engine::cluster::DaemonSet;
+use engine::cluster::{DaemonSet, Node};
 
 /// From this version, Felix checks the source addresses of packets. Earlier versions do not start without strict
 /// `rp_filter`.
@@ -92,27 +93,7 @@ fn subnet_environment(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             );
         }
         if let Some(ipv6) = &settings.ipv6 {
-            let network = &ipv6.flannel_network;
-            let range = node
-                .range_of(&IpNet::V6(network.value))
-                .map(|range| range.trunc());
-            let found = environment.ipv6.as_ref();
-            if found.map(|found| found.network) != Some(network.value) {
-                fail(
-                    format!("FLANNEL_IPV6_NETWORK {}", text(found.map(|found| found.network))),
-                    format!("{}, {}", network.value, network.source),
-                    restart,
-                );
-            }
-            let subnet = found.map(|found| IpNet::V6(found.subnet.trunc()));
-            if let Some(range) = range.filter(|range| subnet != Some(*range)) {
-                fail(
-                    format!("FLANNEL_IPV6_SUBNET {}", text(found.map(|found| found.subnet))),
-                    format!("an address of spec.podCIDRs {range} with its length"),
-                    "flannel uses another subnet than the podCIDR of the Node: restart flannel's pod on the node, then the \
-                 other pods on the node",
-                );
-            }
+            compare_ipv6(ipv6, node, environment, restart, &mut fail);
         }
     }
     report.finish(
@@ -122,6 +103,37 @@ fn subnet_environment(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             settings.flannel_network.value, settings.flannel_mtu.value, settings.flannel_ip_masquerade.value
         ),
     )
+}
+
+/// Compares the lines of the file about IPv6 with the settings and with the Node.
+fn compare_ipv6(
+    settings: &Ipv6Settings,
+    node: &Node,
+    environment: &SubnetEnvironment,
+    restart: &str,
+    fail: &mut impl FnMut(String, String, &str),
+) {
+    let network = &settings.flannel_network;
+    let range = node
+        .range_of(&IpNet::V6(network.value))
+        .map(|range| range.trunc());
+    let found = environment.ipv6.as_ref();
+    if found.map(|found| found.network) != Some(network.value) {
+        fail(
+            format!("FLANNEL_IPV6_NETWORK {}", text(found.map(|found| found.network))),
+            format!("{}, {}", network.value, network.source),
+            restart,
+        );
+    }
+    let subnet = found.map(|found| IpNet::V6(found.subnet.trunc()));
+    if let Some(range) = range.filter(|range| subnet != Some(*range)) {
+        fail(
+            format!("FLANNEL_IPV6_SUBNET {}", text(found.map(|found| found.subnet))),
+            format!("an address of spec.podCIDRs {range} with its length"),
+            "flannel uses another subnet than the podCIDR of the Node: restart flannel's pod on the node, then the \
+         other pods on the node",
+        );
+    }
 }
 
 /// A value of the file, or that the value is missing.

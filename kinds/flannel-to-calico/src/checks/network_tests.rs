@@ -3,9 +3,10 @@ use rstest::rstest;
 use super::super::fixture::{self, verdicts};
 use super::*;
 use crate::detect::NETWORK_LABEL;
-use crate::facts::DirectRoute;
+use crate::facts::{DirectRoute, HostFacts, VxlanDevice};
 use crate::host::CALICO_DEVICE;
-use engine::check::Verdict::{Fail, Pass, Unknown, Warn};
+use engine::check::Verdict::{self, Fail, Pass, Unknown, Warn};
+use engine::cluster::Node;
 
 fn with_host(change: impl FnOnce(&mut HostFacts)) -> ClusterFacts {
     let mut facts = fixture::cluster();

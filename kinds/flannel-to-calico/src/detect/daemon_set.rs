@@ -1,9 +1,9 @@
 //! Detection of flannel's `DaemonSet`.
 
-use super::super::checks::CheckName;
+use super::super::check_name::CheckName;
 use super::super::cluster::ClusterFacts;
 use super::super::settings::{Options, defaults};
-use super::{looks_like_canal, looks_like_flannel};
+use super::recognise::{looks_like_canal, looks_like_flannel};
 use engine::check::names;
 use engine::check::{Check, Verdict};
 use engine::cluster::DaemonSet;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::ParseError;
+use super::error::ParseError;
 use engine::go_json;
 
 /// A JSON object with the names that its errors need.

@@ -7,7 +7,9 @@ use engine::time_limit::TimeLimit;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{HostSettings, calico_device_problem, phase};
+use super::HostSettings;
+use super::device::calico_device_problem;
+use super::phase::phase;
 use crate::facts::HostFacts;
 use crate::phase::{Goal, Phase};
 use engine::cni::CniFile;

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv6Net};
 
-use super::{HostDecision, HostSettings, HostStep, detach, flannel_devices, subnets};
+use super::detach::detach;
+use super::device::flannel_devices;
+use super::{HostDecision, HostSettings, HostStep, subnets};
 use crate::facts::{Bridge, Found, HostFacts};
 use crate::objects;
 use engine::words::names;

@@ -2,10 +2,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::condition::{agent_reaches, flannel_is_gone, foreign_label, names, next_until_probed};
 use super::evict::{
     cordon, evict, evict_in_budget_order, late_pods, started_after_cordon, wait_for_later_obstacle,
 };
 use super::in_place;
+use super::next::{next, wait};
 use super::release::{is_unchanged, on_blocked};
 use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, Policy, Stage, rollback};
 use crate::phase::{Goal, Phase};
@@ -13,8 +15,6 @@ use crate::settings::Strategy;
 use engine::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
 use engine::drain::Pod;
 use engine::evict::OnBlocked;
-use engine::probe::{self, Missing};
-use engine::words;
 
 /// The largest expected difference between the clocks of a cluster.
 const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(1);
@@ -163,21 +163,6 @@ fn there(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     }
 }
 
-/// The halt for a label value that this migration never writes.
-pub(super) fn foreign_label(view: &NodeView<'_>, value: &str) -> Next {
-    next(
-        view.stage.map_or(Stage::Cordon, |(stage, _)| stage),
-        Decision::Halt(Halt {
-            reason: HaltReason::Drift,
-            message: format!(
-                "Node {}: label projectcalico.org/node-network-during-migration is {value:?}, \
-                 needed flannel, none or calico. Another client wrote it: restore the previous value",
-                view.name
-            ),
-        }),
-    )
-}
-
 /// The node is on flannel: cordon, drain, change the label to none. Without an agent the node is not even cordoned.
 fn from_flannel(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if !view.agent.ready {
@@ -298,81 +283,4 @@ fn probe(view: &NodeView<'_>) -> Next {
         return next(Stage::Uncordon, Decision::Run(NodeStep::Uncordon));
     }
     next(Stage::Uncordon, Decision::Run(NodeStep::Complete))
-}
-
-/// The next step or wait until a pod on the node is reached; `None` if it is reached.
-pub(super) fn next_until_probed(view: &NodeView<'_>) -> Option<Next> {
-    let missing = probe::missing(view.name, view.probe_pod.as_ref(), &view.probers)?;
-    let decision = match missing {
-        Missing::Pod => Decision::Run(NodeStep::CreateProbePod),
-        Missing::Answer(wait) => Decision::Wait(wait),
-    };
-    Some(next(Stage::Probe, decision))
-}
-
-/// Waits for the end of flannel's pod; `None` if it is gone.
-pub(super) fn flannel_is_gone(view: &NodeView<'_>, stage: Stage) -> Option<Next> {
-    (!view.flannel_pods.is_empty()).then(|| {
-        wait(
-            stage,
-            WaitReason::FlannelPodRunning,
-            format!(
-                "flannel's pod is still on node {}: {}",
-                view.name,
-                names(&view.flannel_pods)
-            ),
-        )
-    })
-}
-
-/// Gives the agent its goal and waits until the host reaches the phase; `None` if it has.
-pub(super) fn agent_reaches(view: &NodeView<'_>, stage: Stage, goal: Goal, phase: Phase) -> Option<Next> {
-    if view.goal.phase() < goal.phase() {
-        return Some(next(stage, Decision::Run(NodeStep::Goal(goal))));
-    }
-    if view.agent.phase.is_some_and(|at| at.reaches(phase)) {
-        return None;
-    }
-    if !view.agent.ready {
-        return Some(wait(
-            stage,
-            WaitReason::AgentSilent,
-            format!(
-                "no agent is Ready on node {}; needed to bring the host to phase {}",
-                view.name,
-                phase.as_str()
-            ),
-        ));
-    }
-    Some(wait(
-        stage,
-        WaitReason::AgentWorking,
-        format!(
-            "the agent of node {} brings the host to phase {}: {}",
-            view.name,
-            phase.as_str(),
-            view.agent.message
-        ),
-    ))
-}
-
-/// The names of these pods.
-pub(super) fn names(pods: &[(String, bool)]) -> String {
-    let names: Vec<&str> = pods.iter().map(|(name, _)| name.as_str()).collect();
-    words::names(&names)
-}
-
-pub(super) fn next(stage: Stage, decision: Decision<NodeStep>) -> Next {
-    Next { stage, decision }
-}
-
-pub(super) fn wait(stage: Stage, reason: WaitReason, message: String) -> Next {
-    next(
-        stage,
-        Decision::Wait(Wait {
-            reason,
-            message,
-            until: None,
-        }),
-    )
 }

@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::next;
 use super::release::on_blocked;
 use super::{NodeStep, NodeView, Policy, Stage};
 use engine::decision::Decision;
@@ -77,8 +78,8 @@ pub(super) fn wait_for_later_obstacle(
 /// Cordons the node for its drain, unless a pod could not be evicted later: then no other pod is evicted without need.
 pub(super) fn cordon(stays: Option<Decision<NodeStep>>) -> super::Next {
     match stays {
-        Some(stays) => super::decide::next(Stage::Drain, stays),
-        None => super::decide::next(Stage::Cordon, Decision::Run(NodeStep::Cordon)),
+        Some(stays) => next::next(Stage::Drain, stays),
+        None => next::next(Stage::Cordon, Decision::Run(NodeStep::Cordon)),
     }
 }
 

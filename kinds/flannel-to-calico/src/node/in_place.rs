@@ -2,8 +2,9 @@
 
 use jiff::Timestamp;
 
-use super::decide::{agent_reaches, flannel_is_gone, next, wait};
+use super::condition::{agent_reaches, flannel_is_gone};
 use super::evict::evict;
+use super::next::{next, wait};
 use super::{Direction, Next, NodeStep, NodeView, Policy, Stage};
 use crate::phase::{Goal, Phase};
 use engine::decision::{Decision, WaitReason};

@@ -3,10 +3,11 @@
 
 use jiff::Timestamp;
 
-use super::decide::{foreign_label, names, next, next_until_probed, wait};
+use super::condition::{foreign_label, names, next_until_probed};
 use super::evict::{
     cordon, evict, evict_in_budget_order, late_pods, started_after_cordon, wait_for_later_obstacle,
 };
+use super::next::{next, wait};
 use super::{NetworkLabel, Next, NodeStep, NodeView, Policy, Stage};
 use crate::phase::{Goal, Phase};
 use engine::decision::{Decision, WaitReason};

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use thiserror::Error;
 
-use super::family::{self, Family};
 use super::pool::Pool;
-use super::{Allocation, tunnel_handle};
 use crate::flannel::{NodeAnnotations, ParseError};
 use crate::settings::Settings;
+use calico::family::{self, Family};
+use calico::{Allocation, tunnel_handle};
 use engine::cluster::Node;
 
 /// The subnet of a node does not contain a whole number of blocks.

@@ -6,9 +6,8 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::family;
 use crate::settings::{PodNetwork, Settings};
-use calico::API_VERSION;
+use calico::{API_VERSION, family};
 use engine::cluster::IpPool;
 
 /// The IP pool that contains the blocks of the nodes.

@@ -151,9 +151,22 @@ fn new_pool(settings: &Settings, facts: &ClusterFacts, old: Option<&Pool>, new: 
             );
         }
     }
+    blocks_of_another_size(facts, &range, size, &mut report);
+    let found = match new {
+        None => format!(
+            "will be created for {range}, with the spec of {}",
+            settings.old_pool.value
+        ),
+        Some(_) => format!("exists for {range}, with the spec of {}", settings.old_pool.value),
+    };
+    report.finish(format!("IPPool {name}"), found)
+}
+
+/// Blocks of another size in the range of the new pool.
+fn blocks_of_another_size(facts: &ClusterFacts, range: &IpNet, size: u8, report: &mut Report) {
     // Calico's API server refuses such a pool; a direct write is not checked.
     for block in &facts.blocks {
-        if overlap(&block.range, &range) && block.range.prefix_len() != size {
+        if overlap(&block.range, range) && block.range.prefix_len() != size {
             report.fail(
                 "IPAMBlock",
                 block.range.to_string(),
@@ -167,14 +180,6 @@ fn new_pool(settings: &Settings, facts: &ClusterFacts, old: Option<&Pool>, new: 
             );
         }
     }
-    let found = match new {
-        None => format!(
-            "will be created for {range}, with the spec of {}",
-            settings.old_pool.value
-        ),
-        Some(_) => format!("exists for {range}, with the spec of {}", settings.old_pool.value),
-    };
-    report.finish(format!("IPPool {name}"), found)
 }
 
 /// Controllers that would revert changes of the pools.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::CheckName;
 use crate::addresses::first;
-use crate::facts::ClusterFacts;
+use crate::facts::{ApiServer, ClusterFacts};
 use crate::ranges::{DEFAULT, joined};
 use crate::settings::Settings;
 use crate::side::Side;
@@ -83,42 +83,7 @@ fn api_servers(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 ),
             ),
         }
-        match &server.addresses {
-            Ok(names) => {
-                let missing: Vec<String> = settings
-                    .changed()
-                    .of(Side::New)
-                    .iter()
-                    .filter_map(first)
-                    .filter(|first| !names.contains(first))
-                    .map(|first| first.to_string())
-                    .collect();
-                if !missing.is_empty() {
-                    report.warn(
-                        "API server",
-                        address.to_string(),
-                        Finding::new(
-                            "its certificate",
-                            format!("is not for {}", words::names(&missing)),
-                            "the old and the new first address",
-                            "issue a new certificate together with the flag (stage ControlPlane waits for both): kubeadm: \
-                             apiServer.certSANs, then `kubeadm init phase certs apiserver`; kops: in its rolling update. \
-                             Clients of the new address of Service default/kubernetes would refuse the current certificate",
-                        ),
-                    );
-                }
-            }
-            Err(why) => report.unknown(
-                "API server",
-                address.to_string(),
-                Finding::new(
-                    "its certificate",
-                    why,
-                    "the addresses in the certificate",
-                    "check that the API server is reachable from the coordinator's node",
-                ),
-            ),
-        }
+        certificate(settings, address, server, &mut report);
     }
     report.finish(
         "every API server",
@@ -127,6 +92,46 @@ fn api_servers(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             facts.api_servers.len()
         ),
     )
+}
+
+/// Checks that the certificate of an API server is for the new first address.
+fn certificate(settings: &Settings, address: &IpAddr, server: &ApiServer, report: &mut Report) {
+    match &server.addresses {
+        Ok(names) => {
+            let missing: Vec<String> = settings
+                .changed()
+                .of(Side::New)
+                .iter()
+                .filter_map(first)
+                .filter(|first| !names.contains(first))
+                .map(|first| first.to_string())
+                .collect();
+            if !missing.is_empty() {
+                report.warn(
+                    "API server",
+                    address.to_string(),
+                    Finding::new(
+                        "its certificate",
+                        format!("is not for {}", words::names(&missing)),
+                        "the old and the new first address",
+                        "issue a new certificate together with the flag (stage ControlPlane waits for both): kubeadm: \
+                         apiServer.certSANs, then `kubeadm init phase certs apiserver`; kops: in its rolling update. \
+                         Clients of the new address of Service default/kubernetes would refuse the current certificate",
+                    ),
+                );
+            }
+        }
+        Err(why) => report.unknown(
+            "API server",
+            address.to_string(),
+            Finding::new(
+                "its certificate",
+                why,
+                "the addresses in the certificate",
+                "check that the API server is reachable from the coordinator's node",
+            ),
+        ),
+    }
 }
 
 /// Coordinator and agents must not depend on an address that changes.

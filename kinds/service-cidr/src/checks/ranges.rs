@@ -4,8 +4,9 @@ use ipnet::IpNet;
 
 use super::CheckName;
 use crate::facts::ClusterFacts;
+use crate::range_name::is_ours;
 use crate::ranges::DEFAULT;
-use crate::settings::{Settings, is_ours};
+use crate::settings::Settings;
 use crate::side::Side;
 use engine::check::{Check, Finding, Report};
 use engine::ranges::overlap;

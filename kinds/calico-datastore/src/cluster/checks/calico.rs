@@ -49,22 +49,7 @@ fn node(settings: &Settings, facts: &ClusterFacts, found: &Workload) -> Vec<Chec
             );
         }
     }
-    for (image, nodes) in images
-        .iter()
-        .filter(|(image, _)| **image != settings.from_image.value)
-    {
-        report.fail(
-            "",
-            object.clone(),
-            Finding::new(
-                "pods",
-                format!("{image} on {}", names(nodes)),
-                format!("{} on every node, as in the DaemonSet", settings.from_image.value),
-                "finish the rollout first (`kubectl rollout status`; with updateStrategy OnDelete, delete the old pods one after \
-                 the other)",
-            ),
-        );
-    }
+    other_images(settings, &object, &images, &mut report);
     let with_pods: BTreeSet<&str> = facts.pods.iter().map(|pod| pod.node.as_str()).collect();
     for (name, node) in &facts.nodes {
         if !with_pods.contains(name.as_str()) {
@@ -92,25 +77,7 @@ fn node(settings: &Settings, facts: &ClusterFacts, found: &Workload) -> Vec<Chec
             ),
         );
     }
-    let hosts = facts
-        .read_stores()
-        .and_then(|stores| stores.conversion.as_ref().ok());
-    let lowercase: BTreeSet<String> = facts.nodes.keys().map(|node| node.to_lowercase()).collect();
-    for host in hosts.iter().flat_map(|converted| &converted.hosts) {
-        if !lowercase.contains(host) {
-            report.warn(
-                "host",
-                host.clone(),
-                Finding::new(
-                    "etcd v2",
-                    "a host that is not a Node",
-                    "only Nodes",
-                    "if a calico-node runs there, it stays paused until you upgrade it; otherwise remove the host from etcd v2 \
-                     (`calicoctl delete node`)",
-                ),
-            );
-        }
-    }
+    hosts_without_node(facts, &mut report);
     let (desired, pods) = (found.object.desired, facts.pods.len());
     if desired == 0 || usize::try_from(desired).ok() != Some(pods) {
         report.fail(
@@ -133,34 +100,55 @@ fn node(settings: &Settings, facts: &ClusterFacts, found: &Workload) -> Vec<Chec
     )
 }
 
+/// Pods of calico-node with another image than the one of the DaemonSet.
+fn other_images(settings: &Settings, object: &str, images: &BTreeMap<&str, Vec<&str>>, report: &mut Report) {
+    for (image, nodes) in images
+        .iter()
+        .filter(|(image, _)| **image != settings.from_image.value)
+    {
+        report.fail(
+            "",
+            object,
+            Finding::new(
+                "pods",
+                format!("{image} on {}", names(nodes)),
+                format!("{} on every node, as in the DaemonSet", settings.from_image.value),
+                "finish the rollout first (`kubectl rollout status`; with updateStrategy OnDelete, delete the old pods one after \
+                 the other)",
+            ),
+        );
+    }
+}
+
+/// Hosts of etcd v2 that are not Nodes.
+fn hosts_without_node(facts: &ClusterFacts, report: &mut Report) {
+    let hosts = facts
+        .read_stores()
+        .and_then(|stores| stores.conversion.as_ref().ok());
+    let lowercase: BTreeSet<String> = facts.nodes.keys().map(|node| node.to_lowercase()).collect();
+    for host in hosts.iter().flat_map(|converted| &converted.hosts) {
+        if !lowercase.contains(host) {
+            report.warn(
+                "host",
+                host.clone(),
+                Finding::new(
+                    "etcd v2",
+                    "a host that is not a Node",
+                    "only Nodes",
+                    "if a calico-node runs there, it stays paused until you upgrade it; otherwise remove the host from etcd v2 \
+                     (`calicoctl delete node`)",
+                ),
+            );
+        }
+    }
+}
+
 /// Checks that the manifest has another image, of v3, for the same pods.
 fn images(settings: &Settings, manifest: &Manifest, found: &Workload) -> Vec<Check> {
     let name = Name::of(&manifest.daemon_set).display();
     let mut report = Report::new(CheckName::Manifest);
     let (from, to) = (&settings.from_image.value, &settings.to_image.value);
-    match version_of(to) {
-        Some((major, _)) if major >= NEW_MODEL => {}
-        Some((major, minor)) => report.fail(
-            "",
-            name.clone(),
-            Finding::new(
-                "image of calico-node",
-                format!("{to}, of v{major}.{minor}"),
-                "an image of v3",
-                "use the manifest of Calico v3 for etcd",
-            ),
-        ),
-        None => report.warn(
-            "",
-            name.clone(),
-            Finding::new(
-                "image of calico-node",
-                to.clone(),
-                "a tag with the version",
-                "make sure that the image is of v3: a calico-node of v2 would wait for ever",
-            ),
-        ),
-    }
+    is_of_new_model(to, &name, &mut report);
     let reads_same = found.object.referred_config_maps();
     let is_shared = manifest
         .configuration
@@ -216,6 +204,33 @@ fn images(settings: &Settings, manifest: &Manifest, found: &Workload) -> Vec<Che
         );
     }
     report.finish("manifest", format!("{to} in place of {from}"))
+}
+
+/// Checks that the image is of v3.
+fn is_of_new_model(to: &str, name: &str, report: &mut Report) {
+    match version_of(to) {
+        Some((major, _)) if major >= NEW_MODEL => {}
+        Some((major, minor)) => report.fail(
+            "",
+            name,
+            Finding::new(
+                "image of calico-node",
+                format!("{to}, of v{major}.{minor}"),
+                "an image of v3",
+                "use the manifest of Calico v3 for etcd",
+            ),
+        ),
+        None => report.warn(
+            "",
+            name,
+            Finding::new(
+                "image of calico-node",
+                to,
+                "a tag with the version",
+                "make sure that the image is of v3: a calico-node of v2 would wait for ever",
+            ),
+        ),
+    }
 }
 
 /// Checks that the other objects of the manifest are in the cluster, and that the API server accepts the writes of the migration.

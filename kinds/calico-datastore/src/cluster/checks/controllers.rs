@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::CheckName;
-use crate::cluster::facts::ClusterFacts;
+use crate::cluster::facts::{ClusterFacts, Workload};
 use crate::cluster::manifest::{self, CONTROLLERS, Manifest, Name};
 use crate::cluster::settings::Settings;
 use engine::check::{Check, Finding, Report, Verdict};
@@ -35,58 +35,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manife
                 fix,
             ),
         ),
-        (Some(wanted), Some(found)) => {
-            let name = Name::of(wanted).display();
-            let image = manifest::image(&wanted["spec"]["template"]);
-            if image == manifest::image(&found.template) {
-                report.fail(
-                    "",
-                    name.clone(),
-                    Finding::new(
-                        "image",
-                        format!("{image}, the same as in the cluster"),
-                        "the image of v3",
-                        "check that the manifest is of v3, and that it was not applied already",
-                    ),
-                );
-            }
-            if wanted["spec"]["selector"] != found.selector {
-                report.fail(
-                    "",
-                    name.clone(),
-                    Finding::new(
-                        "selector",
-                        wanted["spec"]["selector"].to_string(),
-                        found.selector.to_string(),
-                        "a selector is immutable: copy that of the cluster to the manifest, and its labels to the pod template",
-                    ),
-                );
-            }
-            if wanted["spec"]["template"]["spec"]["hostNetwork"] != true {
-                report.fail(
-                    "",
-                    name.clone(),
-                    Finding::new(
-                        "hostNetwork",
-                        wanted["spec"]["template"]["spec"]["hostNetwork"].to_string(),
-                        "true, as in Calico's own manifests for etcd",
-                        "set it in the manifest: the controllers start while Calico is paused, and no pod gets a network",
-                    ),
-                );
-            }
-            if found.object.ready < found.object.desired {
-                report.warn(
-                    "",
-                    name,
-                    Finding::new(
-                        "",
-                        format!("{} of {} pods Ready", found.object.ready, found.object.desired),
-                        "all pods Ready",
-                        "find out why: changed policies may be missing in etcd v2",
-                    ),
-                );
-            }
-        }
+        (Some(wanted), Some(found)) => compare(wanted, found, &mut report),
         (None, None) => {}
     }
     unwritten(facts, manifest, &mut report);
@@ -96,6 +45,60 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manife
         name => format!("Deployment {name}"),
     };
     report.finish(object, "known; stopped while the stores change")
+}
+
+/// Checks that the controllers of the manifest fit the ones of the cluster.
+fn compare(wanted: &Value, found: &Workload, report: &mut Report) {
+    let name = Name::of(wanted).display();
+    let image = manifest::image(&wanted["spec"]["template"]);
+    if image == manifest::image(&found.template) {
+        report.fail(
+            "",
+            name.clone(),
+            Finding::new(
+                "image",
+                format!("{image}, the same as in the cluster"),
+                "the image of v3",
+                "check that the manifest is of v3, and that it was not applied already",
+            ),
+        );
+    }
+    if wanted["spec"]["selector"] != found.selector {
+        report.fail(
+            "",
+            name.clone(),
+            Finding::new(
+                "selector",
+                wanted["spec"]["selector"].to_string(),
+                found.selector.to_string(),
+                "a selector is immutable: copy that of the cluster to the manifest, and its labels to the pod template",
+            ),
+        );
+    }
+    if wanted["spec"]["template"]["spec"]["hostNetwork"] != true {
+        report.fail(
+            "",
+            name.clone(),
+            Finding::new(
+                "hostNetwork",
+                wanted["spec"]["template"]["spec"]["hostNetwork"].to_string(),
+                "true, as in Calico's own manifests for etcd",
+                "set it in the manifest: the controllers start while Calico is paused, and no pod gets a network",
+            ),
+        );
+    }
+    if found.object.ready < found.object.desired {
+        report.warn(
+            "",
+            name,
+            Finding::new(
+                "",
+                format!("{} of {} pods Ready", found.object.ready, found.object.desired),
+                "all pods Ready",
+                "find out why: changed policies may be missing in etcd v2",
+            ),
+        );
+    }
 }
 
 /// Checks that the controllers of v3 will write the objects that are not converted, before Calico is paused for that.

@@ -68,9 +68,57 @@ fn state(settings: &Settings, stores: &StoreFacts) -> Vec<Check> {
             ),
         );
     }
-    let unfinished = stores
+    let unfinished = unfinished(stores);
+    record(stores, unfinished, &mut report);
+    if stores.ready_v2 == ReadyV2::Missing {
+        report.fail(
+            "",
+            "etcd of Calico v2",
+            Finding::new(
+                "/calico/v1/Ready",
+                "no such key",
+                "\"true\"",
+                "check that these are the endpoints of the etcd of Calico v2. After an upgrade from etcd v2 to v3, its v2 data \
+                 may be gone: `ETCDCTL_API=2 etcdctl ls /calico`",
+            ),
+        );
+    }
+    if stores.ready_v3 == ReadyV3::Open {
+        report.fail(
+            "",
+            "etcd of Calico v3",
+            Finding::new(
+                "datastoreReady",
+                "true: Calico works with etcd v3",
+                "no data of Calico",
+                "check whether the migration is done already: `kubectl replumb datastore status` shows both stores",
+            ),
+        );
+    } else if stores.keys_v3 > 0 && !settings.ignore_v3_data.value && unfinished.is_none() {
+        report.fail(
+            "",
+            "etcd of Calico v3",
+            Finding::new(
+                "/calico/",
+                format!("keys: {}", stores.keys_v3),
+                "no key",
+                "list them (`etcdctl get --prefix --keys-only /calico/`) and remove them, or set ignoreV3Data: equal keys are \
+                 overwritten, and a rollback restores them",
+            ),
+        );
+    }
+    report.finish(BOTH, "Calico works with v2, and v3 is empty")
+}
+
+/// The phase of a conversion that is not finished.
+fn unfinished(stores: &StoreFacts) -> Option<Phase> {
+    stores
         .phase
-        .filter(|phase| !matches!(phase, Phase::Completed | Phase::Aborted));
+        .filter(|phase| !matches!(phase, Phase::Completed | Phase::Aborted))
+}
+
+/// Checks that no earlier conversion is in the stores, and that Calico is not paused.
+fn record(stores: &StoreFacts, unfinished: Option<Phase>, report: &mut Report) {
     if let Some(phase) = unfinished {
         report.fail(
             "",
@@ -110,44 +158,6 @@ fn state(settings: &Settings, stores: &StoreFacts) -> Vec<Check> {
             ),
         );
     }
-    if stores.ready_v2 == ReadyV2::Missing {
-        report.fail(
-            "",
-            "etcd of Calico v2",
-            Finding::new(
-                "/calico/v1/Ready",
-                "no such key",
-                "\"true\"",
-                "check that these are the endpoints of the etcd of Calico v2. After an upgrade from etcd v2 to v3, its v2 data \
-                 may be gone: `ETCDCTL_API=2 etcdctl ls /calico`",
-            ),
-        );
-    }
-    if stores.ready_v3 == ReadyV3::Open {
-        report.fail(
-            "",
-            "etcd of Calico v3",
-            Finding::new(
-                "datastoreReady",
-                "true: Calico works with etcd v3",
-                "no data of Calico",
-                "check whether the migration is done already: `kubectl replumb datastore status` shows both stores",
-            ),
-        );
-    } else if stores.keys_v3 > 0 && !settings.ignore_v3_data.value && unfinished.is_none() {
-        report.fail(
-            "",
-            "etcd of Calico v3",
-            Finding::new(
-                "/calico/",
-                format!("keys: {}", stores.keys_v3),
-                "no key",
-                "list them (`etcdctl get --prefix --keys-only /calico/`) and remove them, or set ignoreV3Data: equal keys are \
-                 overwritten, and a rollback restores them",
-            ),
-        );
-    }
-    report.finish(BOTH, "Calico works with v2, and v3 is empty")
 }
 
 fn conversion(stores: &StoreFacts) -> Vec<Check> {

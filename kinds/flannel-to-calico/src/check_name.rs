@@ -1,0 +1,190 @@
+//! Names of the prerequisites.
+
+use engine::check::{Check, Verdict};
+
+/// Name of a prerequisite: a metric label and an anchor in the runbook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CheckName {
+    /// The admission policies that restrict the coordinator and the agents are installed and bound.
+    AdmissionPolicies,
+    /// flannel's `DaemonSet` is not managed by the add-on manager.
+    AddonManager,
+    /// The agent of each node reports.
+    AgentMissing,
+    /// Each pod to evict has a controller that creates it again.
+    BarePods,
+    /// Bridged packets pass through iptables.
+    BridgeNetfilter,
+    /// Calico is installed, and its node selector waits for the node label.
+    CalicoManifests,
+    /// flannel and Calico do not run in one pod.
+    Canal,
+    /// The pods of the nodes that are migrated at the same time fit on the other nodes.
+    Capacity,
+    /// The container runtime uses flannel's conflist.
+    ConflistMalformed,
+    /// All routes of flannel to other nodes use the tunnel.
+    DirectRouting,
+    /// Every `PodDisruptionBudget` allows a disruption.
+    DisruptionBudgets,
+    /// No pod to evict has data in an emptyDir.
+    EmptyDir,
+    /// flannel's backend is VXLAN.
+    FlannelBackend,
+    /// Exactly one `DaemonSet` runs flannel, and all its pods are Ready.
+    FlannelDaemonSet,
+    /// flannel keeps its subnets in the Kubernetes API.
+    FlannelSubnetManager,
+    /// flannel is v0.9.1 or later.
+    FlannelVersion,
+    /// The grace period of each pod to evict is not longer than the drain timeout.
+    GracePeriods,
+    /// The agents find no other problem on their hosts that would halt them.
+    HostChecks,
+    /// Existing IPAM blocks belong to the nodes that need them.
+    IpamBlocks,
+    /// An existing pool of flannel's network has the needed values.
+    IpPool,
+    /// The sandbox of each pod on flannel's bridge is known.
+    LegacyPods,
+    /// Every object could be parsed.
+    MalformedObjects,
+    /// `rollout.maxUnavailable` is valid.
+    MaxUnavailable,
+    /// Calico's own migration controller does not run.
+    MigrationController,
+    /// `net-conf.json` could be parsed.
+    NetworkConfiguration,
+    /// The tunnel device agrees with the settings.
+    NetworkConfigurationMatchesDevice,
+    /// flannel's annotations on every Node could be parsed.
+    NodeAnnotations,
+    /// Node labels can be changed, and have known values.
+    NodeLabels,
+    /// Every node that runs flannel runs Linux.
+    OperatingSystem,
+    /// The coordinator has all permissions that it needs.
+    Permissions,
+    /// Every Node has a podCIDR inside flannel's network.
+    PodCidr,
+    /// The tunnel address of each node is the address that Calico detects.
+    PublicAddress,
+    /// No other controller reverts the changes of the migration.
+    Reconciler,
+    /// `rp_filter` has the value that this version of Calico needs.
+    ReversePathFilter,
+    /// Evicted pods have another schedulable node.
+    SchedulableNodes,
+    /// No static pod is on the pod network.
+    StaticPods,
+    /// `subnet.env` of every host agrees with the settings.
+    SubnetEnvironment,
+    /// Admission works while any node is being migrated.
+    Webhooks,
+}
+
+impl CheckName {
+    /// Every name.
+    pub const ALL: [Self; 38] = [
+        Self::AdmissionPolicies,
+        Self::AddonManager,
+        Self::AgentMissing,
+        Self::BarePods,
+        Self::BridgeNetfilter,
+        Self::CalicoManifests,
+        Self::Canal,
+        Self::Capacity,
+        Self::ConflistMalformed,
+        Self::DirectRouting,
+        Self::DisruptionBudgets,
+        Self::EmptyDir,
+        Self::FlannelBackend,
+        Self::FlannelDaemonSet,
+        Self::FlannelSubnetManager,
+        Self::FlannelVersion,
+        Self::GracePeriods,
+        Self::HostChecks,
+        Self::IpamBlocks,
+        Self::IpPool,
+        Self::LegacyPods,
+        Self::MalformedObjects,
+        Self::MaxUnavailable,
+        Self::MigrationController,
+        Self::NetworkConfiguration,
+        Self::NetworkConfigurationMatchesDevice,
+        Self::NodeAnnotations,
+        Self::NodeLabels,
+        Self::OperatingSystem,
+        Self::Permissions,
+        Self::PodCidr,
+        Self::PublicAddress,
+        Self::Reconciler,
+        Self::ReversePathFilter,
+        Self::SchedulableNodes,
+        Self::StaticPods,
+        Self::SubnetEnvironment,
+        Self::Webhooks,
+    ];
+
+    /// The name in status, metrics and the runbook.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AdmissionPolicies => "AdmissionPolicies",
+            Self::AddonManager => "AddonManager",
+            Self::AgentMissing => "AgentMissing",
+            Self::BarePods => "BarePods",
+            Self::BridgeNetfilter => "BridgeNetfilter",
+            Self::CalicoManifests => "CalicoManifests",
+            Self::Canal => "Canal",
+            Self::Capacity => "Capacity",
+            Self::ConflistMalformed => "ConflistMalformed",
+            Self::DirectRouting => "DirectRouting",
+            Self::DisruptionBudgets => "DisruptionBudgets",
+            Self::EmptyDir => "EmptyDir",
+            Self::FlannelBackend => "FlannelBackend",
+            Self::FlannelDaemonSet => "FlannelDaemonSet",
+            Self::FlannelSubnetManager => "FlannelSubnetManager",
+            Self::FlannelVersion => "FlannelVersion",
+            Self::GracePeriods => "GracePeriods",
+            Self::HostChecks => "HostChecks",
+            Self::IpamBlocks => "IpamBlocks",
+            Self::IpPool => "IpPool",
+            Self::LegacyPods => "LegacyPods",
+            Self::MalformedObjects => "MalformedObjects",
+            Self::MaxUnavailable => "MaxUnavailable",
+            Self::MigrationController => "MigrationController",
+            Self::NetworkConfiguration => "NetworkConfiguration",
+            Self::NetworkConfigurationMatchesDevice => "NetworkConfigurationMatchesDevice",
+            Self::NodeAnnotations => "NodeAnnotations",
+            Self::NodeLabels => "NodeLabels",
+            Self::OperatingSystem => "OperatingSystem",
+            Self::Permissions => "Permissions",
+            Self::PodCidr => "PodCidr",
+            Self::PublicAddress => "PublicAddress",
+            Self::Reconciler => "Reconciler",
+            Self::ReversePathFilter => "ReversePathFilter",
+            Self::SchedulableNodes => "SchedulableNodes",
+            Self::StaticPods => "StaticPods",
+            Self::SubnetEnvironment => "SubnetEnvironment",
+            Self::Webhooks => "Webhooks",
+        }
+    }
+
+    /// A check of this name that did not pass.
+    pub(super) fn not_pass(
+        self,
+        verdict: Verdict,
+        object: impl Into<String>,
+        found: impl Into<String>,
+        needed: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Check {
+        Check::not_pass(self.as_str(), verdict, object, found, needed, fix)
+    }
+}
+
+impl From<CheckName> for &'static str {
+    fn from(name: CheckName) -> Self {
+        name.as_str()
+    }
+}

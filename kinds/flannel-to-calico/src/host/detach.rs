@@ -1,0 +1,103 @@
+//! The way from flannel to a host without pod network: new pods are held, then the leftovers of flannel are deleted.
+
+use engine::words::names;
+
+use super::device::flannel_devices;
+use super::step::describe_firewall_object;
+use super::{BRIDGE, HostDecision, HostSettings, HostStep, subnets};
+use crate::facts::{Found, HostFacts};
+
+/// Leftovers of flannel on the host, one line each; empty if the host is clean.
+pub fn leftovers(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
+    let mut found = Vec::new();
+    if facts.flanneld_running {
+        found.push("process flanneld".to_owned());
+    }
+    for device in flannel_devices(facts, settings) {
+        found.push(format!("link {device}"));
+    }
+    if !facts.bridge.is_absent() {
+        found.push(format!("link {BRIDGE}"));
+    }
+    for object in &facts.firewall {
+        found.push(describe_firewall_object(object));
+    }
+    for file in facts.cni.flannel_files() {
+        found.push(format!("file {}/{}", facts.cni.path, file.name));
+    }
+    if !facts.subnet_environment.is_absent() {
+        found.push("file /run/flannel/subnet.env".to_owned());
+    }
+    if facts.leases > 0 {
+        found.push(format!(
+            "{} files of host-local in /var/lib/cni/networks",
+            facts.leases
+        ));
+    }
+    if facts.delegates > 0 {
+        found.push(format!(
+            "{} delegate files in /var/lib/cni/flannel",
+            facts.delegates
+        ));
+    }
+    if !subnets::are_needed(settings) && !facts.calico.subnet_routes.is_gone() {
+        found.push(format!(
+            "{} routes of replumb to subnets of nodes, with their rule",
+            facts.calico.subnet_routes.found
+        ));
+    }
+    found
+}
+
+pub(super) fn hold(facts: &HostFacts) -> HostDecision {
+    if facts.flanneld_running {
+        return HostDecision::Wait(
+            "flanneld still runs on this host, and would write /run/flannel/subnet.env again".to_owned(),
+        );
+    }
+    HostDecision::Run(HostStep::WithdrawSubnetEnvironment)
+}
+
+pub(super) fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
+    if let Found::Malformed(problem) = &facts.bridge {
+        return HostDecision::Halt(format!(
+            "{problem}. The link is not flannel's, so replumb does not delete it: rename or delete the link"
+        ));
+    }
+    // A link on the bridge belongs to a running pod, which must be evicted before its network is removed.
+    if let Found::Present(bridge) = &facts.bridge
+        && !bridge.ports.is_empty()
+    {
+        let verb = if bridge.ports.len() == 1 {
+            "pod is"
+        } else {
+            "pods are"
+        };
+        return HostDecision::Wait(format!(
+            "{} {verb} still attached to {BRIDGE}: {}",
+            bridge.ports.len(),
+            names(&bridge.ports)
+        ));
+    }
+    let gone = facts
+        .legacy_pods
+        .iter()
+        .filter(|pod| !pod.attached)
+        .map(|pod| HostStep::ForgetLegacyPod(pod.sandbox.clone()));
+    // Firewall first: until flannel's masquerade jump is gone, Calico's pods would be translated.
+    let steps = facts
+        .firewall
+        .iter()
+        .cloned()
+        .map(HostStep::DeleteFirewallObject)
+        .chain(flannel_devices(facts, settings).map(HostStep::DeleteVxlanDevice))
+        .chain(gone)
+        .chain([HostStep::DeleteBridge, HostStep::RemoveLeases]);
+    match steps.into_iter().find(|step| !step.is_done(facts)) {
+        Some(step) => HostDecision::Run(step),
+        None => HostDecision::Halt(format!(
+            "the host is not detached, but no step remains; leftovers: {}",
+            names(&leftovers(facts, settings))
+        )),
+    }
+}

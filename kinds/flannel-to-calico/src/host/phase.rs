@@ -1,0 +1,33 @@
+//! The phase that the facts of a host prove.
+
+use super::device::{calico_device_problem, flannel_devices};
+use super::{CALICO_DEVICE, HostSettings};
+use crate::facts::HostFacts;
+use crate::phase::Phase;
+
+/// The phase that the facts prove.
+pub fn phase(facts: &HostFacts, settings: &HostSettings) -> Phase {
+    let new_pods_held = facts.subnet_environment.is_absent() && !facts.flanneld_running;
+    if !new_pods_held {
+        return Phase::Flannel;
+    }
+    if flannel_devices(facts, settings).next().is_some() {
+        return Phase::Held;
+    }
+    let calico_wins = facts.cni.winner().is_some_and(engine::cni::CniFile::is_calico);
+    let calico_alone = calico_wins
+        && facts.cni.flannel_files().next().is_none()
+        && calico_device_problem(facts, settings).is_none();
+    let old_pods_served = !facts.bridge.is_absent()
+        || !facts.firewall.is_empty()
+        || facts.leases > 0
+        || facts.delegates > 0
+        || !facts.legacy_pods.is_empty();
+    match (old_pods_served, calico_alone) {
+        (true, true) => Phase::Mixed,
+        (true, false) if facts.vxlan(CALICO_DEVICE).is_some() => Phase::Swapped,
+        (true, false) => Phase::Held,
+        (false, true) => Phase::Calico,
+        (false, false) => Phase::Detached,
+    }
+}

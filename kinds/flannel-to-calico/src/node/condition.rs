@@ -1,0 +1,86 @@
+//! Conditions of all strategies: a label of this migration, an answer of the probe pod, the end of flannel, a phase of the host.
+
+use engine::decision::{Decision, Halt, HaltReason, WaitReason};
+use engine::probe::{self, Missing};
+use engine::words;
+
+use super::next::{next, wait};
+use super::{Next, NodeStep, NodeView, Stage};
+use crate::phase::{Goal, Phase};
+
+/// The halt for a label value that this migration never writes.
+pub(super) fn foreign_label(view: &NodeView<'_>, value: &str) -> Next {
+    next(
+        view.stage.map_or(Stage::Cordon, |(stage, _)| stage),
+        Decision::Halt(Halt {
+            reason: HaltReason::Drift,
+            message: format!(
+                "Node {}: label projectcalico.org/node-network-during-migration is {value:?}, \
+                 needed flannel, none or calico. Another client wrote it: restore the previous value",
+                view.name
+            ),
+        }),
+    )
+}
+
+/// The next step or wait until a pod on the node is reached; `None` if it is reached.
+pub(super) fn next_until_probed(view: &NodeView<'_>) -> Option<Next> {
+    let missing = probe::missing(view.name, view.probe_pod.as_ref(), &view.probers)?;
+    let decision = match missing {
+        Missing::Pod => Decision::Run(NodeStep::CreateProbePod),
+        Missing::Answer(wait) => Decision::Wait(wait),
+    };
+    Some(next(Stage::Probe, decision))
+}
+
+/// Waits for the end of flannel's pod; `None` if it is gone.
+pub(super) fn flannel_is_gone(view: &NodeView<'_>, stage: Stage) -> Option<Next> {
+    (!view.flannel_pods.is_empty()).then(|| {
+        wait(
+            stage,
+            WaitReason::FlannelPodRunning,
+            format!(
+                "flannel's pod is still on node {}: {}",
+                view.name,
+                names(&view.flannel_pods)
+            ),
+        )
+    })
+}
+
+/// Gives the agent its goal and waits until the host reaches the phase; `None` if it has.
+pub(super) fn agent_reaches(view: &NodeView<'_>, stage: Stage, goal: Goal, phase: Phase) -> Option<Next> {
+    if view.goal.phase() < goal.phase() {
+        return Some(next(stage, Decision::Run(NodeStep::Goal(goal))));
+    }
+    if view.agent.phase.is_some_and(|at| at.reaches(phase)) {
+        return None;
+    }
+    if !view.agent.ready {
+        return Some(wait(
+            stage,
+            WaitReason::AgentSilent,
+            format!(
+                "no agent is Ready on node {}; needed to bring the host to phase {}",
+                view.name,
+                phase.as_str()
+            ),
+        ));
+    }
+    Some(wait(
+        stage,
+        WaitReason::AgentWorking,
+        format!(
+            "the agent of node {} brings the host to phase {}: {}",
+            view.name,
+            phase.as_str(),
+            view.agent.message
+        ),
+    ))
+}
+
+/// The names of these pods.
+pub(super) fn names(pods: &[(String, bool)]) -> String {
+    let names: Vec<&str> = pods.iter().map(|(name, _)| name.as_str()).collect();
+    words::names(&names)
+}
