@@ -1,15 +1,16 @@
 //! `apply`: shows the plan, asks for confirmation, and starts the migration.
 
-use ::service_cidr::ranges::joined;
 use api::MigrationSpec;
 use api::migration::{Desired, MigrationPhase};
 use serde::Serialize;
 
 use super::{change, confirm, plan, verdict, watch};
-use crate::args::{Apply, Output};
+use crate::args::Apply;
 use crate::cluster::{Cluster, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::kinds;
+use crate::output::Output;
 use crate::planned::{self, Planned, Purpose};
 use crate::say;
 
@@ -158,16 +159,11 @@ fn ended(planned: &Planned) -> Result<Option<Outcome>, CliError> {
 fn question(address: &str, planned: &Planned) -> String {
     let what = if planned.has_begun() { "Continue" } else { "Start" };
     let spec = &planned.migration.spec;
-    let of = match (&spec.pod_cidr, &spec.service_cidr, &spec.calico_datastore) {
-        (Some(range), _, _) => format!(" (moves pods from {} to {})", range.from, range.to),
-        (None, Some(range), _) => format!(" (moves Services to {})", joined(&range.to)),
-        (None, None, Some(_)) => {
-            " (PAUSES Calico until every node runs v3: new pods get no network)".to_owned()
-        }
-        (None, None, None) => format!(" (nodes: {})", planned.nodes.len()),
-    };
+    let extent = kinds::of(spec)
+        .extent(spec)
+        .unwrap_or_else(|| format!("nodes: {}", planned.nodes.len()));
     format!(
-        "{what} Migration {}{of} in the cluster at {address}?",
+        "{what} Migration {} ({extent}) in the cluster at {address}?",
         planned.name()
     )
 }

@@ -12,11 +12,10 @@ mod watch;
 
 use api::migration::MigrationPhase;
 
-use crate::args::{Command, Generate, GenerateKind, PlanArguments};
+use crate::args::{Command, Generate, PlanArguments};
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
-use crate::kinds::calico_datastore;
 use crate::planned::{self, Planned, Purpose};
 use crate::request::Request;
 use crate::say;
@@ -37,18 +36,14 @@ pub async fn run(
         Command::Abort(change) => Box::pin(change::abort(cluster, change)).await,
         Command::Rollback(rollback) => Box::pin(rollback::run(cluster, rollback)).await,
         Command::Generate(kind) => generate(kind),
-        Command::Datastore(datastore) => Box::pin(calico_datastore::run(datastore, variables)).await,
+        Command::OfKind(command) => Box::pin(command.run(variables)).await,
         Command::Version(shown) => version::run(cluster, *shown).await,
     }
 }
 
 /// Prints a manifest. This command needs no cluster and no kubeconfig.
 pub fn generate(generate: &Generate) -> Result<Outcome, CliError> {
-    let text = match &generate.kind {
-        GenerateKind::PodCidr(arguments) => arguments.text()?,
-        GenerateKind::CalicoV3Objects(arguments) => arguments.text()?,
-    };
-    say::answer(&text)?;
+    say::answer(&generate.kind.text()?)?;
     Ok(Outcome::Done)
 }
 

@@ -1,10 +1,11 @@
 //! `plan`: prints every action on every object, node by node, then the failed checks.
 
 use super::verdict;
-use crate::args::{Output, PlanArguments};
+use crate::args::PlanArguments;
 use crate::cluster::{Cluster, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::output::Output;
 use crate::planned::Planned;
 use crate::render::checks;
 use crate::render::plan::{PlanDocument, plan};

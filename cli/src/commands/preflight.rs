@@ -5,11 +5,12 @@ use engine::check::Check;
 use serde::Serialize;
 
 use super::verdict;
-use crate::args::{Output, PlanArguments};
+use crate::args::PlanArguments;
 use crate::cluster::{Cluster, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::kinds::Settings;
+use crate::output::Output;
 use crate::planned::Planned;
 use crate::render::checks;
 use crate::say;
