@@ -4,7 +4,8 @@ use api::MigrationSpec;
 use api::migration::{Desired, MigrationPhase};
 use serde::Serialize;
 
-use super::{change, confirm, plan, verdict, watch};
+use super::planning::{self, verdict};
+use super::{change, confirm, plan, watch};
 use crate::args::Apply;
 use crate::cluster::{Cluster, phase_text};
 use crate::error::CliError;
@@ -30,7 +31,7 @@ pub(super) async fn run(
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Outcome, CliError> {
     confirm::possible(apply.yes)?;
-    let asked = super::asked(&apply.look, variables)?;
+    let asked = planning::asked(&apply.look, variables)?;
     // The file may have the hash of the reviewed plan; the flag wins.
     let reviewed = apply
         .plan_hash
@@ -64,15 +65,7 @@ pub(super) async fn run(
             }
             return Ok(Outcome::Refused);
         }
-        if let (Some(reviewed), Some(found)) = (&reviewed, &hash)
-            && reviewed != found
-        {
-            return Err(CliError::PlanChanged {
-                name: planned.name(),
-                found: found.clone(),
-                reviewed: reviewed.clone(),
-            });
-        }
+        check_reviewed(&planned, reviewed.as_ref(), hash.as_ref())?;
     }
     if table {
         say::answer(&plan::text(&planned))?;
@@ -113,6 +106,22 @@ pub(super) async fn run(
         MigrationPhase::Halted => Outcome::Failed,
         _ => Outcome::Done,
     })
+}
+
+/// Refuses a plan other than the reviewed one.
+fn check_reviewed(
+    planned: &Planned,
+    reviewed: Option<&String>,
+    found: Option<&String>,
+) -> Result<(), CliError> {
+    match (reviewed, found) {
+        (Some(reviewed), Some(found)) if reviewed != found => Err(CliError::PlanChanged {
+            name: planned.name(),
+            found: found.clone(),
+            reviewed: reviewed.clone(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// The outcome for a Migration that has ended, or the error for one that `apply` cannot start.

@@ -4,20 +4,17 @@ mod apply;
 mod change;
 pub mod confirm;
 mod plan;
+mod planning;
 mod preflight;
 mod rollback;
 mod status;
 mod version;
 mod watch;
 
-use api::migration::MigrationPhase;
-
-use crate::args::{Command, Generate, PlanArguments};
+use crate::args::{Command, Generate};
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
-use crate::planned::{self, Planned, Purpose};
-use crate::request::Request;
 use crate::say;
 
 /// Runs a command.
@@ -45,41 +42,4 @@ pub async fn run(
 pub fn generate(generate: &Generate) -> Result<Outcome, CliError> {
     say::answer(&generate.kind.text()?)?;
     Ok(Outcome::Done)
-}
-
-/// The common start of `preflight` and `plan`.
-async fn look(
-    cluster: &Cluster,
-    look: &PlanArguments,
-    variables: impl IntoIterator<Item = (String, String)>,
-) -> Result<Planned, CliError> {
-    let asked = asked(look, variables)?;
-    Box::pin(planned::plan(
-        cluster,
-        look.name.as_deref(),
-        &asked,
-        Purpose::Show,
-        look.timeout,
-    ))
-    .await
-}
-
-fn asked(
-    look: &PlanArguments,
-    variables: impl IntoIterator<Item = (String, String)>,
-) -> Result<Request, CliError> {
-    let asked = Request::read(&look.wanted, variables)?;
-    for warning in &asked.warnings {
-        say::note(&format!("warning: {warning}"));
-    }
-    Ok(asked)
-}
-
-/// The exit code of `preflight` and `plan`.
-fn verdict(planned: &Planned) -> Outcome {
-    if planned.phase() == MigrationPhase::Refused {
-        Outcome::Refused
-    } else {
-        Outcome::Done
-    }
 }

@@ -4,7 +4,7 @@ use api::migration::MigrationPhase;
 use engine::check::Check;
 use serde::Serialize;
 
-use super::verdict;
+use super::planning::{self, verdict};
 use crate::args::PlanArguments;
 use crate::cluster::{Cluster, phase_text};
 use crate::error::CliError;
@@ -33,7 +33,7 @@ pub(super) async fn run(
     look: &PlanArguments,
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Outcome, CliError> {
-    let planned = super::look(cluster, look, variables).await?;
+    let planned = planning::look(cluster, look, variables).await?;
     let outcome = verdict(&planned);
     let status = planned.migration.status.clone().unwrap_or_default();
     match look.shown.output {
