@@ -1,21 +1,16 @@
 //! The command line as values.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "these are help texts: a terminal shows the backticks"
-)]
-
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use crate::connection::Connection;
 use crate::gate_flags::GateFlags;
-use crate::kinds::calico_datastore::flags::Datastore;
-use crate::kinds::calico_datastore::migration::generate::CalicoObjectsArguments;
-use crate::kinds::pod_cidr::generate::PodCidrArguments;
-use crate::kinds::{flannel_to_calico, pod_cidr, service_cidr};
+use crate::kinds::{self, GenerateKind, StandaloneCommand};
+use crate::output::OutputFlags;
+use crate::rollback_targets::RollbackTargets;
 use crate::{help, value};
 
 /// Change a live cluster's pod network, node by node, while it carries traffic.
@@ -34,37 +29,6 @@ pub struct Args {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// The cluster and the user.
-#[derive(Clone, Debug, ClapArgs)]
-#[command(next_help_heading = "Cluster")]
-pub struct Connection {
-    /// Path of the kubeconfig file. Default: KUBECONFIG, then ~/.kube/config, then the ServiceAccount of the pod.
-    #[arg(long, global = true, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Name of the kubeconfig context to use.
-    #[arg(long, global = true, value_name = "NAME")]
-    pub context: Option<String>,
-    /// Name of the kubeconfig cluster to use.
-    #[arg(long, global = true, value_name = "NAME")]
-    pub cluster: Option<String>,
-    /// Name of the kubeconfig user to use.
-    #[arg(long, global = true, value_name = "NAME")]
-    pub user: Option<String>,
-    /// User to impersonate.
-    #[arg(long = "as", global = true, value_name = "USER")]
-    pub impersonate: Option<String>,
-    /// Group to impersonate; may be given several times.
-    #[arg(long = "as-group", global = true, value_name = "GROUP")]
-    pub impersonate_groups: Vec<String>,
-    /// Namespace that replumb is installed in. Migrations have no namespace.
-    #[arg(long, short, global = true, value_name = "NAMESPACE", default_value = api::names::NAMESPACE,
-        value_parser = value::namespace)]
-    pub namespace: String,
-    /// Timeout of a single request to the API server.
-    #[arg(long, global = true, value_name = "DURATION", default_value = "10s", value_parser = value::wait)]
-    pub request_timeout: Duration,
 }
 
 /// The commands.
@@ -97,8 +61,9 @@ pub enum Command {
     /// Print the manifest of a Migration. Needs no cluster, changes nothing.
     #[command(after_help = help::GENERATE_EXAMPLES)]
     Generate(Generate),
-    /// Convert Calico's data from v2 (etcd v2) to v3 (etcd v3). Uses only both etcds, no cluster.
-    Datastore(Datastore),
+    /// The commands of single kinds, which need no cluster.
+    #[command(flatten)]
+    OfKind(StandaloneCommand),
     /// Print the versions of this tool and of the agents.
     Version(OutputFlags),
 }
@@ -155,16 +120,9 @@ pub struct Status {
 /// `rollback`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Rollback {
-    /// Nodes to roll back.
-    #[arg(value_name = "NODE", required_unless_present_any = ["all", "services"], conflicts_with_all = ["all", "services"])]
-    pub nodes: Vec<String>,
-    /// Roll back every node, then all cluster-wide objects.
-    #[arg(long)]
-    pub all: bool,
-    /// Services to roll back to their old addresses and to keep there, separated by commas. Applies to serviceCidr.
-    #[arg(long = "service", value_name = "NAMESPACE/NAME", value_delimiter = ',', conflicts_with = "all",
-        value_parser = value::namespaced_name)]
-    pub services: Vec<String>,
+    /// The nodes or Services.
+    #[command(flatten)]
+    pub targets: RollbackTargets,
     /// Name of the Migration. May be omitted if there is one, or one in progress.
     #[arg(long, value_name = "NAME")]
     pub migration: Option<String>,
@@ -207,35 +165,6 @@ pub struct Generate {
     pub kind: GenerateKind,
 }
 
-/// The kinds of manifests.
-#[derive(Clone, Debug, Subcommand)]
-pub enum GenerateKind {
-    /// A Migration that moves pods to a new range (Calico), from a kops cluster spec or from two ranges.
-    #[command(after_help = help::GENERATE_POD_CIDR_EXAMPLES)]
-    PodCidr(PodCidrArguments),
-    /// The objects of Calico's v3 manifest that must exist before the datastore is converted: all except Secrets and objects that
-    /// the migration writes.
-    #[command(after_help = help::GENERATE_CALICO_OBJECTS_EXAMPLES)]
-    CalicoV3Objects(CalicoObjectsArguments),
-}
-
-/// Output options.
-#[derive(Clone, Copy, Debug, ClapArgs)]
-pub struct OutputFlags {
-    /// Output format.
-    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
-    pub output: Output,
-}
-
-/// The output formats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// Tables and text.
-    Table,
-    /// One JSON object.
-    Json,
-}
-
 /// The desired migration, from a file, from Calico's variables and from flags. Flags win over variables, and variables over the
 /// file.
 #[derive(Clone, Debug, Default, ClapArgs)]
@@ -243,22 +172,9 @@ pub struct RequestFlags {
     /// File with one Migration, YAML or JSON; `-` is standard input. `spec.desired` in the file is ignored.
     #[arg(long = "filename", short = 'f', value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Read the environment variables of Calico's migration controller: FLANNEL_NETWORK, FLANNEL_DAEMONSET_NAME,
-    /// CALICO_DAEMONSET_NAME, CNI_CONFIG_DIR and others.
-    #[arg(long)]
-    pub from_env: bool,
-    /// Options of flannelToCalico.
+    /// Options of each kind.
     #[command(flatten)]
-    pub flannel_to_calico: flannel_to_calico::flags::Flags,
-    /// Options of podCidr.
-    #[command(flatten)]
-    pub pod_cidr: pod_cidr::flags::Flags,
-    /// Options of serviceCidr.
-    #[command(flatten)]
-    pub service_cidr: service_cidr::flags::Flags,
-    /// Options of calicoDatastore.
-    #[command(flatten)]
-    pub calico_datastore: crate::kinds::calico_datastore::migration::flags::Flags,
+    pub kinds: kinds::Flags,
     /// Options of rollout and drain.
     #[command(flatten)]
     pub rollout: RolloutFlags,

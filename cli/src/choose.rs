@@ -1,11 +1,11 @@
 //! Chooses the Migration that a command is about.
 
-use api::Migration;
+use api::{Kind, Migration};
 use kube::ResourceExt;
 
 use crate::cluster::{has_begun, phase};
 use crate::error::CliError;
-use crate::kinds::Kind;
+use crate::kinds;
 
 /// The Migration with this name; without a name, the only candidate.
 pub fn existing(migrations: &[Migration], name: Option<&str>) -> Result<Migration, CliError> {
@@ -37,7 +37,7 @@ pub fn existing_or_new(
     let name = match name {
         Some(name) => name,
         None => match candidates(migrations, kind).as_slice() {
-            [] => kind.unwrap_or(Kind::FlannelToCalico).default_name(),
+            [] => kind.unwrap_or(kinds::DEFAULT.kind).default_name(),
             [one] => return Ok(Ok((*one).clone())),
             _ => {
                 return Err(CliError::NameNeeded {

@@ -17,7 +17,7 @@ use kube::{Api, Client, Config, ResourceExt};
 use runtime::client::Limit;
 use serde_json::Value;
 
-use crate::args::Connection;
+use crate::connection::Connection;
 use crate::error::CliError;
 
 /// The requests of each client of a command.

@@ -1,15 +1,14 @@
 //! Errors of the commands: the attempt, the object, and a hint for the user.
 
+mod hint;
+
 use std::path::PathBuf;
 
-use datastore::error::StoreError;
-use datastore::run::RunError;
+use api::Kind;
 use runtime::error::chain;
 use thiserror::Error;
 
 use crate::exit::Outcome;
-use crate::kinds::Kind;
-use crate::kinds::flannel_to_calico::environment::EnvironmentError;
 
 /// Why a command failed.
 #[derive(Debug, Error)]
@@ -102,28 +101,6 @@ pub enum CliError {
         /// What the user does.
         hint: String,
     },
-    /// A new Migration with podCidr lacks a range.
-    #[error("a new Migration with spec.podCidr needs both ranges: found no {}", .missing.join(" and no "))]
-    NoRange {
-        /// The missing flags.
-        missing: Vec<&'static str>,
-    },
-    /// A new Migration with serviceCidr lacks the new range.
-    #[error("a new Migration with spec.serviceCidr needs the new range: found no --service-cidr-to")]
-    NoServiceRange,
-    /// A new Migration with calicoDatastore lacks the manifest.
-    #[error(
-        "a new Migration with spec.calicoDatastore needs the manifest of Calico v3: found no --calico-v3-manifest"
-    )]
-    NoCalicoManifest,
-    /// The given ranges allow no migration.
-    #[error("{}", .errors.join("\n       "))]
-    Ranges {
-        /// Every error.
-        errors: Vec<String>,
-        /// What the user does, if the errors do not say it.
-        hint: Option<String>,
-    },
     /// The file cannot be used.
     #[error("file {file}: {why}")]
     File {
@@ -131,12 +108,6 @@ pub enum CliError {
         file: String,
         /// The value found and the value needed.
         why: String,
-    },
-    /// The environment cannot be used.
-    #[error("{}", .errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n       "))]
-    Environment {
-        /// Every error.
-        errors: Vec<EnvironmentError>,
     },
     /// No coordinator is active.
     #[error("no active coordinator, the leader Lease is not renewed: {found}")]
@@ -220,19 +191,9 @@ pub enum CliError {
         /// Name of the Migration.
         name: String,
     },
-    /// The pause limit is too short.
-    #[error(
-        "--pause-limit must be longer than --settle: the conversion would be rolled back before any data is written"
-    )]
-    PauseTooShort,
-    /// The record of a running conversion is missing.
-    #[error(
-        "the record of this conversion is missing from etcd v3, so it is unknown whether Calico is paused"
-    )]
-    RecordGone,
-    /// The conversion of Calico's data failed.
-    #[error(transparent)]
-    Datastore(#[from] RunError),
+    /// An error of one kind.
+    #[error("{0}")]
+    OfKind(Box<dyn KindError>),
     /// The answer could not be written.
     #[error("writing the answer: {0}")]
     Write(#[source] std::io::Error),
@@ -255,9 +216,22 @@ pub enum MigrationProgress {
     Over,
 }
 
-impl From<StoreError> for CliError {
-    fn from(error: StoreError) -> Self {
-        Self::Datastore(error.into())
+/// An error of one kind.
+pub trait KindError: std::error::Error + Send + Sync {
+    /// What the user does about the error, if the error does not say it.
+    fn hint(&self) -> Option<String> {
+        None
+    }
+
+    /// The exit code of the process.
+    fn outcome(&self) -> Outcome {
+        Outcome::Failed
+    }
+}
+
+impl<E: KindError + 'static> From<E> for CliError {
+    fn from(error: E) -> Self {
+        Self::OfKind(Box::new(error))
     }
 }
 
@@ -294,104 +268,8 @@ impl CliError {
         match self {
             // The check of the hash refuses, and nothing has changed.
             Self::PlanChanged { .. } => Outcome::Refused,
-            Self::Datastore(error) if error.is_refusal() => Outcome::Refused,
+            Self::OfKind(error) => error.outcome(),
             _ => Outcome::Failed,
-        }
-    }
-
-    /// What the user does about the error.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Kubeconfig { path: Some(path), .. } => {
-                Some(format!(
-                    "check that {} is a kubeconfig and has the context: `kubectl config get-contexts`",
-                    path.display()
-                ))
-            }
-            Self::Kubeconfig { path: None, .. } => {
-                Some(
-                    "tried $KUBECONFIG, ~/.kube/config and in-cluster: set --kubeconfig or KUBECONFIG, and check the context \
-                     with `kubectl config get-contexts`"
-                        .to_owned(),
-                )
-            }
-            Self::Api { source, .. } => hint_of(source),
-            Self::NotInstalled { .. } => Some(
-                "check the cluster with `kubectl config current-context`, or install replumb: \
-                 `kubectl apply --server-side -k deploy/base`"
-                    .to_owned(),
-            ),
-            Self::NoSuchMigration { existing, .. } if !existing.is_empty() => {
-                Some("use one of these names, or omit the name if there is only one".to_owned())
-            }
-            Self::NoMigration | Self::NoSuchMigration { .. } => {
-                Some(
-                    "`kubectl replumb preflight` checks prerequisites, `kubectl replumb apply` starts a migration".to_owned(),
-                )
-            }
-            Self::NameNeeded { existing } => {
-                existing.first().map(|(name, _)| format!("add the name, such as `kubectl replumb status {name}`"))
-            }
-            Self::OtherMigrationExists { existing, .. } => existing.first().map(|(name, _)| {
-                format!("omit the name to use {name}, or run `kubectl delete migration {name}` if it has not started")
-            }),
-            Self::Immutable { name, life, .. } => Some(match life {
-                MigrationProgress::Planned => format!(
-                    "nothing has changed in the cluster yet: run `kubectl delete migration {name}`, then this command again"
-                ),
-                MigrationProgress::Begun => "the migration has started: omit these options".to_owned(),
-                MigrationProgress::Over => {
-                    format!("the migration has ended: use another name, such as `kubectl replumb plan {name}-2`")
-                }
-            }),
-            Self::Datastore(error) => error.hint(),
-            Self::RecordGone => Some(
-                "`kubectl replumb datastore status` shows both flags; `abort` returns Calico to etcd v2".to_owned(),
-            ),
-            Self::TwoKinds { .. } => Some("omit the options of one kind".to_owned()),
-            Self::Ranges { hint, .. } => hint.clone(),
-            Self::NoRange { .. } => Some(
-                "`kubectl get ippools.crd.projectcalico.org -o custom-columns=NAME:.metadata.name,RANGE:.spec.cidr` lists the \
-                 existing IPPools"
-                    .to_owned(),
-            ),
-            Self::NoServiceRange => Some(
-                "`kubectl get servicecidrs.networking.k8s.io kubernetes` shows the current range: the new range must not overlap \
-                 with it, with pods or with nodes"
-                    .to_owned(),
-            ),
-            Self::NoCalicoManifest => Some(
-                "use the file that you would give to `kubectl apply`: calico-etcd.yaml of the release, with the endpoints of \
-                 your etcd; with kops, the addon networking.projectcalico.org in the state store"
-                    .to_owned(),
-            ),
-            Self::File { .. }
-            | Self::PauseTooShort
-            | Self::Environment { .. }
-            | Self::NotConfirmed
-            | Self::NoSuchNode { .. }
-            | Self::Gone { .. }
-            | Self::Write(_)
-            | Self::Json(_)
-            | Self::Yaml(_) => None,
-            Self::NoLeader { namespace, .. } => Some(format!(
-                "`kubectl -n {namespace} get pods -l app.kubernetes.io/component=coordinator -o wide` and \
-                 `kubectl -n {namespace} logs deployment/{}`; if replumb is in another namespace, set -n",
-                api::names::COORDINATOR
-            )),
-            Self::Deadline { missing, .. } if missing.is_empty() => {
-                Some("`kubectl replumb status` shows the reason of the wait; --timeout sets a longer wait".to_owned())
-            }
-            Self::Deadline { missing, .. } => Some(missing.join("\nhint: ")),
-            Self::TornPlan { .. } => {
-                Some("run the command again; if the error persists, check the coordinator's log".to_owned())
-            }
-            Self::PlanChanged { .. } => Some("review the plan again: `kubectl replumb plan`".to_owned()),
-            Self::ConfirmationNeeded => {
-                Some("review the plan, then add --yes; for apply, also set --plan-hash".to_owned())
-            }
-            Self::OtherKind { hint, .. } | Self::NotPossible { hint, .. } => Some(hint.clone()),
-            Self::Changed { .. } => Some("run the command again".to_owned()),
         }
     }
 }
@@ -403,27 +281,6 @@ fn is_unanswered(error: &kube::Error) -> bool {
         // A server that starts or terminates answers with such a code.
         kube::Error::Api(status) => matches!(status.code, 429 | 500 | 502 | 503 | 504),
         _ => false,
-    }
-}
-
-/// The hint for a failed request.
-fn hint_of(error: &kube::Error) -> Option<String> {
-    match error {
-        kube::Error::Api(status) if status.is_forbidden() => Some(
-            "the ClusterRole replumb-operator allows the request: `kubectl create clusterrolebinding NAME \
-             --clusterrole=replumb-operator --user=USER`"
-                .to_owned(),
-        ),
-        kube::Error::Api(status) if status.code == 401 => {
-            Some("the API server does not accept your credentials: log in again".to_owned())
-        }
-        kube::Error::Api(_) => None,
-        kube::Error::SerdeError(_) => Some(
-            "an object has another version than this tool: check `kubectl replumb version`, and install the same version \
-             of both"
-                .to_owned(),
-        ),
-        _ => Some("check whether the API server answers: `kubectl get --raw /readyz`".to_owned()),
     }
 }
 
@@ -451,37 +308,5 @@ fn listed(existing: &[(String, String)]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use kube::core::Status;
-
-    use super::*;
-
-    #[test]
-    fn an_error_has_the_message_of_the_api_server_only() {
-        let status = Status::failure("migrations.replumb.dev \"a\" is forbidden", "Forbidden").with_code(403);
-        let error = CliError::api("patching", "Migration a", kube::Error::Api(status.boxed()));
-        assert_eq!(
-            error.to_string(),
-            "patching Migration a: migrations.replumb.dev \"a\" is forbidden (Forbidden)"
-        );
-        assert!(error.hint().unwrap().contains("replumb-operator"));
-    }
-
-    #[test]
-    fn an_unknown_name_is_an_error_with_the_existing_names() {
-        let existing = vec![("flannel-to-calico".to_owned(), "Rolling".to_owned())];
-        let error = CliError::NoSuchMigration {
-            name: "flanel".to_owned(),
-            existing,
-        };
-        assert_eq!(
-            error.to_string(),
-            "Migration flanel not found; existing: flannel-to-calico (Rolling)"
-        );
-        let none = CliError::NoSuchMigration {
-            name: "flanel".to_owned(),
-            existing: Vec::new(),
-        };
-        assert!(none.to_string().contains("there are no Migrations"), "{none}");
-    }
-}
+#[path = "error_tests.rs"]
+mod tests;

@@ -1,130 +1,219 @@
-//! Dispatch by the kind of a migration, in one place.
+//! The kinds of migration in the commands: one folder and one `mod` line for each. A kind implements [`kind::KindTypes`] and
+//! [`kind::KindCommands`] in its folder, for a type with the name `Commands`.
 
-pub mod calico_datastore;
-pub mod flannel_to_calico;
-pub mod pod_cidr;
-pub mod service_cidr;
+mod calico_datastore;
+#[cfg(feature = "example-kind")]
+mod example;
+mod flannel_to_calico;
+mod pod_cidr;
+mod service_cidr;
 
-pub use api::Kind;
-use api::MigrationStatus;
+pub mod kind;
+mod nothing;
+mod stage;
+
 use api::migration::Direction;
+use api::{Kind, MigrationSpec, MigrationStatus, NodeMigrationStatus};
+use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::age::age;
-use crate::kinds::calico_datastore::migration as datastore;
+use self::kind::{
+    GenerateManifest, KindCommands, KindFlags, KindProgress, KindSettings, KindTypes, NodeProgress,
+    RunStandalone,
+};
+use self::stage::stage_text;
+use crate::error::CliError;
+use crate::exit::Outcome;
 
-/// The settings of a migration.
-#[derive(Clone, Copy, Debug, Serialize)]
-#[serde(untagged)]
-pub enum Settings<'status> {
-    /// flannel → Calico.
-    FlannelToCalico(&'status ::flannel_to_calico::settings::Settings),
-    /// A new range for pods.
-    PodCidr(&'status ::pod_cidr::settings::Settings),
-    /// A new range for Services.
-    ServiceCidr(&'status ::service_cidr::settings::Settings),
-    /// Calico v2 → v3.
-    CalicoDatastore(&'status ::calico_datastore::cluster::settings::Settings),
-}
+/// Defines what has a part for each kind. The flags in the help have the order of [`Kind::ALL`].
+macro_rules! kinds {
+    ($($(#[cfg($($cfg:tt)*)])? $kind:ident $folder:ident $api_field:literal $default_name:literal,)+) => {
+        /// Each kind with its answers to the commands.
+        static REGISTRY: &[Registered] = &[
+            $($(#[cfg($($cfg)*)])? Registered { kind: Kind::$kind, commands: &$folder::Commands },)+
+        ];
 
-impl<'status> Settings<'status> {
-    /// The settings in the status; `None` before the detection.
-    pub fn of(status: &'status MigrationStatus) -> Option<Self> {
-        let flannel = status.flannel_to_calico.as_ref();
-        let range = status.pod_cidr.as_ref();
-        let services = status.service_cidr.as_ref();
-        let datastore = status.calico_datastore.as_ref();
-        flannel
-            .map(|known| Self::FlannelToCalico(&known.settings))
-            .or_else(|| range.map(|known| Self::PodCidr(&known.settings)))
-            .or_else(|| services.map(|known| Self::ServiceCidr(&known.settings)))
-            .or_else(|| datastore.map(|known| Self::CalicoDatastore(&known.settings)))
-    }
-
-    /// Every setting with its value and its source.
-    pub fn rows(self) -> Vec<Vec<String>> {
-        match self {
-            Self::FlannelToCalico(settings) => flannel_to_calico::settings::rows(settings),
-            Self::PodCidr(settings) => pod_cidr::settings::rows(settings),
-            Self::ServiceCidr(settings) => service_cidr::settings::rows(settings),
-            Self::CalicoDatastore(settings) => datastore::settings::rows(settings),
+        /// Flags of every kind.
+        #[derive(Clone, Debug, Default, Args)]
+        #[group(skip)]
+        pub struct Flags {
+            $(
+                $(#[cfg($($cfg)*)])?
+                #[command(flatten)]
+                $folder: <$folder::Commands as KindTypes>::Flags,
+            )+
         }
-    }
+
+        impl Flags {
+            /// The flags of each kind.
+            pub fn each(&self) -> Vec<(Kind, &dyn KindFlags)> {
+                let flags: &[(Kind, &dyn KindFlags)] = &[
+                    $($(#[cfg($($cfg)*)])? (Kind::$kind, &self.$folder),)+
+                ];
+                flags.to_vec()
+            }
+
+            /// Reads environment variables, if a flag requests it. Returns warnings, one line each.
+            pub fn read_environment(
+                &mut self,
+                variables: &[(String, String)],
+            ) -> Result<Vec<String>, CliError> {
+                let mut warnings = Vec::new();
+                $($(#[cfg($($cfg)*)])? warnings.extend(self.$folder.read_environment(variables)?);)+
+                Ok(warnings)
+            }
+        }
+
+        /// The subcommands of `generate`, by kind.
+        #[derive(Clone, Debug, Subcommand)]
+        pub enum GenerateKind {
+            $(
+                $(#[cfg($($cfg)*)])?
+                #[command(flatten)]
+                $kind(<$folder::Commands as KindTypes>::Manifest),
+            )+
+        }
+
+        impl GenerateKind {
+            /// The manifest.
+            pub fn text(&self) -> Result<String, CliError> {
+                match self {
+                    $($(#[cfg($($cfg)*)])? Self::$kind(arguments) => arguments.text(),)+
+                }
+            }
+        }
+
+        /// The commands of single kinds, which need no cluster.
+        #[derive(Clone, Debug, Subcommand)]
+        pub enum StandaloneCommand {
+            $(
+                $(#[cfg($($cfg)*)])?
+                #[command(flatten)]
+                $kind(Box<<$folder::Commands as KindTypes>::Standalone>),
+            )+
+        }
+
+        impl StandaloneCommand {
+            /// Runs the command.
+            pub async fn run(
+                &self,
+                variables: impl IntoIterator<Item = (String, String)>,
+            ) -> Result<Outcome, CliError> {
+                match self {
+                    $($(#[cfg($($cfg)*)])? Self::$kind(command) => command.run(variables).await,)+
+                }
+            }
+        }
+
+        /// The settings of a migration.
+        #[derive(Clone, Copy, Debug, Serialize)]
+        #[serde(untagged)]
+        pub enum Settings<'status> {
+            $($(#[cfg($($cfg)*)])? $kind(&'status <$folder::Commands as KindTypes>::Settings),)+
+        }
+
+        impl<'status> Settings<'status> {
+            /// The settings in the status; `None` before the detection.
+            pub fn of(status: &'status MigrationStatus) -> Option<Self> {
+                $(
+                    $(#[cfg($($cfg)*)])?
+                    if let Some(settings) = KindSettings::of(status) {
+                        return Some(Self::$kind(settings));
+                    }
+                )+
+                None
+            }
+
+            /// Every setting with its value and its source.
+            pub fn rows(self) -> Vec<Vec<String>> {
+                match self {
+                    $($(#[cfg($($cfg)*)])? Self::$kind(settings) => settings.rows(),)+
+                }
+            }
+        }
+
+        /// The progress of a migration of a kind with stages.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+        #[serde(untagged)]
+        pub enum KindView {
+            $($(#[cfg($($cfg)*)])? $kind(Box<<$folder::Commands as KindTypes>::Progress>),)+
+        }
+
+        impl KindView {
+            /// The progress in the status; `None` for a kind without stages.
+            pub fn of(status: &MigrationStatus) -> Option<Self> {
+                $(
+                    $(#[cfg($($cfg)*)])?
+                    if let Some(progress) = KindProgress::of(status) {
+                        return Some(Self::$kind(Box::new(progress)));
+                    }
+                )+
+                None
+            }
+
+            fn progress(&self) -> &dyn KindProgress {
+                match self {
+                    $($(#[cfg($($cfg)*)])? Self::$kind(progress) => progress.as_ref(),)+
+                }
+            }
+        }
+    };
 }
 
-/// The progress of a migration of a kind with stages.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum KindView {
-    /// A new range for pods.
-    Pods(pod_cidr::status::PodsView),
-    /// A new range for Services.
-    Services(service_cidr::status::ServicesView),
-    /// Calico v2 → v3.
-    Datastore(Box<datastore::status::DatastoreView>),
+api::for_each_kind!(kinds);
+
+/// The kind of a Migration that is created without a file and without flags of a kind.
+pub const DEFAULT: Registered = Registered {
+    kind: Kind::FlannelToCalico,
+    commands: &flannel_to_calico::Commands,
+};
+
+/// A kind with its answers to the commands.
+#[derive(Clone, Copy)]
+pub struct Registered {
+    /// The kind.
+    pub kind: Kind,
+    /// Its answers.
+    pub commands: &'static dyn KindCommands,
+}
+
+/// The answers of the kind of a spec; those of the default kind for a spec without a known kind.
+pub fn of(spec: &MigrationSpec) -> &'static dyn KindCommands {
+    let kind = Kind::of(spec);
+    let registered = REGISTRY.iter().find(|registered| Some(registered.kind) == kind);
+    registered.unwrap_or(&DEFAULT).commands
+}
+
+/// What the agent of a node reports, of the first kind with a part in the report.
+pub fn node_progress(report: &NodeMigrationStatus) -> Option<NodeProgress> {
+    REGISTRY
+        .iter()
+        .find_map(|registered| registered.commands.node_progress(report))
+}
+
+impl Flags {
+    /// Overrides the part of the spec of this kind, or creates it.
+    pub fn merge(&self, kind: Kind, spec: &mut MigrationSpec) -> Result<(), CliError> {
+        let flags = self.each().into_iter().find(|(other, _)| *other == kind);
+        flags.map_or(Ok(()), |(_, flags)| flags.merge(spec))
+    }
 }
 
 impl KindView {
-    /// The progress in the status; `None` for a kind without stages.
-    pub fn of(status: &MigrationStatus) -> Option<Self> {
-        let services = || service_cidr::status::ServicesView::of(status).map(Self::Services);
-        pod_cidr::status::PodsView::of(status)
-            .map(Self::Pods)
-            .or_else(services)
-            .or_else(|| {
-                datastore::status::DatastoreView::of(status).map(|view| Self::Datastore(Box::new(view)))
-            })
-    }
-
-    fn direction(&self) -> Option<Direction> {
-        match self {
-            Self::Pods(view) => view.direction,
-            Self::Services(view) => view.direction,
-            Self::Datastore(view) => view.direction,
-        }
-    }
-
     /// Whether the migration is being rolled back.
     pub fn goes_back(&self) -> bool {
-        self.direction() == Some(Direction::Rollback)
+        self.progress().direction() == Some(Direction::Rollback)
     }
 
     /// The stage as text; `None` before the first change and after the last.
     pub fn stage_text(&self) -> Option<String> {
-        let stage = match self {
-            Self::Pods(view) => view.stage?.as_str(),
-            Self::Services(view) => view.stage?.as_str(),
-            Self::Datastore(view) => view.stage?.as_str(),
-        };
-        Some(stage_text(stage, self.direction()?))
+        let progress = self.progress();
+        Some(stage_text(progress.stage()?, progress.direction()?))
     }
 
     /// Rows of the status: name and text. There are no counts before the first change.
     pub fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
-        match self {
-            Self::Pods(view) => view.rows(begun, now),
-            Self::Services(view) => view.rows(begun, now),
-            Self::Datastore(view) => view.rows(begun, now),
-        }
-    }
-}
-
-/// The row of the status for the current stage; `None` before the first stage and after the last.
-fn stage_row(
-    stage: Option<&str>,
-    direction: Option<Direction>,
-    since: Option<Timestamp>,
-    now: Timestamp,
-) -> Option<(&'static str, String)> {
-    let stage = stage_text(stage?, direction?);
-    Some(("Stage", format!("{stage} for {}", age(since?, now))))
-}
-
-/// The stage, and whether it belongs to a rollback.
-fn stage_text(stage: &str, direction: Direction) -> String {
-    match direction {
-        Direction::Forward => stage.to_owned(),
-        Direction::Rollback => format!("{stage} (rollback)"),
+        self.progress().rows(begun, now)
     }
 }

@@ -11,6 +11,7 @@ mod args;
 mod choose;
 mod cluster;
 mod commands;
+mod connection;
 mod error;
 mod exit;
 mod file;
@@ -20,10 +21,12 @@ mod gate_flags;
 mod health;
 mod help;
 mod kinds;
+mod output;
 mod planned;
 mod render;
 mod request;
 mod retry;
+mod rollback_targets;
 mod say;
 mod value;
 
@@ -71,8 +74,8 @@ async fn run(args: &Args) -> Result<Outcome, error::CliError> {
     // Variables with a name that is not UTF-8 are not used.
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
-    if let Command::Datastore(datastore) = &args.command {
-        return Box::pin(kinds::calico_datastore::run(datastore, variables)).await;
+    if let Command::OfKind(command) = &args.command {
+        return Box::pin(command.run(variables)).await;
     }
     let cluster = Cluster::connect(&args.connection).await?;
     Box::pin(commands::run(&cluster, &args.command, variables)).await

@@ -1,15 +1,17 @@
 //! `apply`: shows the plan, asks for confirmation, and starts the migration.
 
-use ::service_cidr::ranges::joined;
 use api::MigrationSpec;
 use api::migration::{Desired, MigrationPhase};
 use serde::Serialize;
 
-use super::{change, confirm, plan, verdict, watch};
-use crate::args::{Apply, Output};
+use super::planning::{self, verdict};
+use super::{change, confirm, plan, watch};
+use crate::args::Apply;
 use crate::cluster::{Cluster, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::kinds;
+use crate::output::Output;
 use crate::planned::{self, Planned, Purpose};
 use crate::say;
 
@@ -29,7 +31,7 @@ pub(super) async fn run(
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Outcome, CliError> {
     confirm::possible(apply.yes)?;
-    let asked = super::asked(&apply.look, variables)?;
+    let asked = planning::asked(&apply.look, variables)?;
     // The file may have the hash of the reviewed plan; the flag wins.
     let reviewed = apply
         .plan_hash
@@ -63,15 +65,7 @@ pub(super) async fn run(
             }
             return Ok(Outcome::Refused);
         }
-        if let (Some(reviewed), Some(found)) = (&reviewed, &hash)
-            && reviewed != found
-        {
-            return Err(CliError::PlanChanged {
-                name: planned.name(),
-                found: found.clone(),
-                reviewed: reviewed.clone(),
-            });
-        }
+        check_reviewed(&planned, reviewed.as_ref(), hash.as_ref())?;
     }
     if table {
         say::answer(&plan::text(&planned))?;
@@ -112,6 +106,22 @@ pub(super) async fn run(
         MigrationPhase::Halted => Outcome::Failed,
         _ => Outcome::Done,
     })
+}
+
+/// Refuses a plan other than the reviewed one.
+fn check_reviewed(
+    planned: &Planned,
+    reviewed: Option<&String>,
+    found: Option<&String>,
+) -> Result<(), CliError> {
+    match (reviewed, found) {
+        (Some(reviewed), Some(found)) if reviewed != found => Err(CliError::PlanChanged {
+            name: planned.name(),
+            found: found.clone(),
+            reviewed: reviewed.clone(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// The outcome for a Migration that has ended, or the error for one that `apply` cannot start.
@@ -158,16 +168,11 @@ fn ended(planned: &Planned) -> Result<Option<Outcome>, CliError> {
 fn question(address: &str, planned: &Planned) -> String {
     let what = if planned.has_begun() { "Continue" } else { "Start" };
     let spec = &planned.migration.spec;
-    let of = match (&spec.pod_cidr, &spec.service_cidr, &spec.calico_datastore) {
-        (Some(range), _, _) => format!(" (moves pods from {} to {})", range.from, range.to),
-        (None, Some(range), _) => format!(" (moves Services to {})", joined(&range.to)),
-        (None, None, Some(_)) => {
-            " (PAUSES Calico until every node runs v3: new pods get no network)".to_owned()
-        }
-        (None, None, None) => format!(" (nodes: {})", planned.nodes.len()),
-    };
+    let extent = kinds::of(spec)
+        .extent(spec)
+        .unwrap_or_else(|| format!("nodes: {}", planned.nodes.len()));
     format!(
-        "{what} Migration {}{of} in the cluster at {address}?",
+        "{what} Migration {} ({extent}) in the cluster at {address}?",
         planned.name()
     )
 }

@@ -9,12 +9,13 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::watch;
-use crate::args::{Change, Output};
+use crate::args::Change;
 use crate::choose;
 use crate::cluster::{Cluster, has_begun, phase, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::health;
+use crate::output::Output;
 use crate::render::status::line;
 use crate::render::view::View;
 use crate::retry::{POLL_INTERVAL, read_with_retries};

@@ -4,21 +4,17 @@ mod apply;
 mod change;
 pub mod confirm;
 mod plan;
+mod planning;
 mod preflight;
 mod rollback;
 mod status;
 mod version;
 mod watch;
 
-use api::migration::MigrationPhase;
-
-use crate::args::{Command, Generate, GenerateKind, PlanArguments};
+use crate::args::{Command, Generate};
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
-use crate::kinds::calico_datastore;
-use crate::planned::{self, Planned, Purpose};
-use crate::request::Request;
 use crate::say;
 
 /// Runs a command.
@@ -37,54 +33,13 @@ pub async fn run(
         Command::Abort(change) => Box::pin(change::abort(cluster, change)).await,
         Command::Rollback(rollback) => Box::pin(rollback::run(cluster, rollback)).await,
         Command::Generate(kind) => generate(kind),
-        Command::Datastore(datastore) => Box::pin(calico_datastore::run(datastore, variables)).await,
+        Command::OfKind(command) => Box::pin(command.run(variables)).await,
         Command::Version(shown) => version::run(cluster, *shown).await,
     }
 }
 
 /// Prints a manifest. This command needs no cluster and no kubeconfig.
 pub fn generate(generate: &Generate) -> Result<Outcome, CliError> {
-    let text = match &generate.kind {
-        GenerateKind::PodCidr(arguments) => arguments.text()?,
-        GenerateKind::CalicoV3Objects(arguments) => arguments.text()?,
-    };
-    say::answer(&text)?;
+    say::answer(&generate.kind.text()?)?;
     Ok(Outcome::Done)
-}
-
-/// The common start of `preflight` and `plan`.
-async fn look(
-    cluster: &Cluster,
-    look: &PlanArguments,
-    variables: impl IntoIterator<Item = (String, String)>,
-) -> Result<Planned, CliError> {
-    let asked = asked(look, variables)?;
-    Box::pin(planned::plan(
-        cluster,
-        look.name.as_deref(),
-        &asked,
-        Purpose::Show,
-        look.timeout,
-    ))
-    .await
-}
-
-fn asked(
-    look: &PlanArguments,
-    variables: impl IntoIterator<Item = (String, String)>,
-) -> Result<Request, CliError> {
-    let asked = Request::read(&look.wanted, variables)?;
-    for warning in &asked.warnings {
-        say::note(&format!("warning: {warning}"));
-    }
-    Ok(asked)
-}
-
-/// The exit code of `preflight` and `plan`.
-fn verdict(planned: &Planned) -> Outcome {
-    if planned.phase() == MigrationPhase::Refused {
-        Outcome::Refused
-    } else {
-        Outcome::Done
-    }
 }

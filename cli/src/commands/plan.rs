@@ -1,10 +1,11 @@
 //! `plan`: prints every action on every object, node by node, then the failed checks.
 
-use super::verdict;
-use crate::args::{Output, PlanArguments};
+use super::planning::{self, verdict};
+use crate::args::PlanArguments;
 use crate::cluster::{Cluster, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::output::Output;
 use crate::planned::Planned;
 use crate::render::checks;
 use crate::render::plan::{PlanDocument, plan};
@@ -15,7 +16,7 @@ pub(super) async fn run(
     look: &PlanArguments,
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Outcome, CliError> {
-    let planned = super::look(cluster, look, variables).await?;
+    let planned = planning::look(cluster, look, variables).await?;
     match look.shown.output {
         Output::Json => say::json(&PlanDocument::of(
             &planned.migration,

@@ -4,12 +4,13 @@ use api::migration::MigrationPhase;
 use engine::check::Check;
 use serde::Serialize;
 
-use super::verdict;
-use crate::args::{Output, PlanArguments};
+use super::planning::{self, verdict};
+use crate::args::PlanArguments;
 use crate::cluster::{Cluster, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::kinds::Settings;
+use crate::output::Output;
 use crate::planned::Planned;
 use crate::render::checks;
 use crate::say;
@@ -32,7 +33,7 @@ pub(super) async fn run(
     look: &PlanArguments,
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Outcome, CliError> {
-    let planned = super::look(cluster, look, variables).await?;
+    let planned = planning::look(cluster, look, variables).await?;
     let outcome = verdict(&planned);
     let status = planned.migration.status.clone().unwrap_or_default();
     match look.shown.output {

@@ -7,13 +7,13 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::{change, confirm, watch};
-use crate::args::{Output, Rollback};
+use crate::args::Rollback;
 use crate::choose;
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
-use crate::kinds::calico_datastore::migration as datastore;
-use crate::kinds::{flannel_to_calico, pod_cidr, service_cidr};
+use crate::kinds;
+use crate::output::Output;
 use crate::render::status::line;
 use crate::render::view::View;
 use crate::retry::read_with_retries;
@@ -24,35 +24,23 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
     let there = choose::existing(&cluster.migrations().await?, rollback.migration.as_deref())?;
     change::require_not_ended(&there)?;
     change::require_started(&there)?;
-    pod_cidr::rollback::possible(&there, rollback.all)?;
-    let book = service_cidr::rollback::book(cluster, &there, rollback).await?;
-    service_cidr::rollback::possible(&there, rollback, &book)?;
-    datastore::rollback::possible(&there, rollback)?;
+    let kind = kinds::of(&there.spec);
+    let effect = kind.check_rollback(cluster, &there, &rollback.targets).await?;
     let nodes = cluster.nodes(&there.name_any()).await?;
     let selected_nodes = selected_nodes(&there, &nodes, rollback)?;
     if rollback.shown.output == Output::Table {
-        let of_kind = pod_cidr::rollback::describe(&there)
-            .or_else(|| service_cidr::rollback::describe(&there, &rollback.services, &book))
-            .or_else(|| datastore::rollback::describe(&there));
-        let text = match of_kind {
+        let all = rollback.targets.all;
+        let text = match effect {
             Some(text) => text,
-            None => {
-                flannel_to_calico::rollback::describe(
-                    cluster,
-                    &selected_nodes,
-                    rollback.all,
-                    Timestamp::now(),
-                )
-                .await
-            }
+            None => kind.describe_nodes(cluster, &selected_nodes, all).await,
         };
         say::answer(&text)?;
     }
     if !rollback.yes {
-        let what = if rollback.all {
+        let what = if rollback.targets.all {
             format!("Roll back Migration {}", there.name_any())
-        } else if !rollback.services.is_empty() {
-            format!("Roll back Services ({})", rollback.services.len())
+        } else if !rollback.targets.services.is_empty() {
+            format!("Roll back Services ({})", rollback.targets.services.len())
         } else {
             format!("Roll back nodes ({})", selected_nodes.len())
         };
@@ -61,11 +49,11 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
     let written = cluster.change(&there, &spec(&there, rollback)).await?;
     if rollback.wait {
         let outcome = watch::run(cluster, &there.name_any(), rollback.shown.output, None).await?;
-        if rollback.all && is_completed(cluster, &there, rollback).await? {
+        if rollback.targets.all && is_completed(cluster, &there, rollback).await? {
             say::note("the migration was not rolled back: it had passed the point of no return");
             return Ok(Outcome::Failed);
         }
-        return if rollback.all || !rollback.services.is_empty() {
+        return if rollback.targets.all || !rollback.targets.services.is_empty() {
             Ok(outcome)
         } else {
             rolled_back(cluster, &there, rollback, outcome).await
@@ -91,16 +79,16 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
 /// The spec of the rollback. A rollback of single nodes also pauses the rollout, so that no other node starts.
 fn spec(there: &Migration, rollback: &Rollback) -> MigrationSpec {
     let mut names = there.spec.rollback_nodes.clone();
-    names.extend(rollback.nodes.iter().cloned());
+    names.extend(rollback.targets.nodes.iter().cloned());
     names.sort();
     names.dedup();
     let mut services = there.spec.rollback_services.clone();
-    services.extend(rollback.services.iter().cloned());
+    services.extend(rollback.targets.services.iter().cloned());
     services.sort();
     services.dedup();
     MigrationSpec {
         // During a rollback of the whole migration, single nodes change nothing.
-        desired: if rollback.all || there.spec.desired == Desired::Rollback {
+        desired: if rollback.targets.all || there.spec.desired == Desired::Rollback {
             Desired::Rollback
         } else {
             Desired::Pause
@@ -120,7 +108,7 @@ fn selected_nodes<'node>(
     rollback: &Rollback,
 ) -> Result<Vec<&'node NodeMigration>, CliError> {
     let known = |name: &String| nodes.iter().any(|object| object.spec.node_name == *name);
-    if let Some(unknown) = rollback.nodes.iter().find(|name| !known(name)) {
+    if let Some(unknown) = rollback.targets.nodes.iter().find(|name| !known(name)) {
         return Err(CliError::NoSuchNode {
             name: there.name_any(),
             node: unknown.clone(),
@@ -129,7 +117,7 @@ fn selected_nodes<'node>(
     }
     Ok(nodes
         .iter()
-        .filter(|object| rollback.all || rollback.nodes.contains(&object.spec.node_name))
+        .filter(|object| rollback.targets.all || rollback.targets.nodes.contains(&object.spec.node_name))
         .collect())
 }
 
@@ -154,7 +142,7 @@ async fn rolled_back(
     let nodes = read_with_retries(deadline, async || cluster.nodes(&there.name_any()).await).await?;
     let all_back = nodes
         .iter()
-        .filter(|object| rollback.nodes.contains(&object.spec.node_name))
+        .filter(|object| rollback.targets.nodes.contains(&object.spec.node_name))
         .all(|object| !object.spec.started && object.spec.finished_at.is_none());
     Ok(match outcome {
         Outcome::Paused if all_back => Outcome::Done,
@@ -164,8 +152,6 @@ async fn rolled_back(
 
 #[cfg(test)]
 mod tests {
-    use ::service_cidr::assignment::AssignedAddresses;
-
     use super::*;
     use crate::fixture;
 
@@ -204,8 +190,7 @@ mod tests {
         assert_eq!(spec.desired, Desired::Pause);
         assert_eq!(spec.rollback_services, ["shop/till", "shop/web"]);
         assert!(spec.rollback_nodes.is_empty());
-        let refused =
-            service_cidr::rollback::possible(&migration, &asked, &AssignedAddresses::new()).unwrap_err();
+        let refused = asked.targets.require_no_services(&migration).unwrap_err();
         assert!(
             refused.to_string().contains("has no Services to roll back"),
             "{refused}"

@@ -4,11 +4,12 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::watch;
-use crate::args::{Output, Status};
+use crate::args::Status;
 use crate::choose;
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::output::Output;
 use crate::render::status::status;
 use crate::render::view::View;
 use crate::say;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::args::{Output, OutputFlags};
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::output::{Output, OutputFlags};
 use crate::say;
 
 /// The JSON output.

@@ -13,10 +13,10 @@ use kube::runtime::{WatchStreamExt as _, watcher as watching};
 use runtime::error::chain;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::args::Output;
 use crate::cluster::{self, Cluster};
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::output::Output;
 use crate::render::status::{line, status};
 use crate::render::view::View;
 use crate::say;

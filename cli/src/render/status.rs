@@ -2,7 +2,6 @@
 
 use api::migration::{MigrationPhase, Warnings};
 use api::traffic::ClassCount;
-use flannel_to_calico::phase::Phase;
 use jiff::Timestamp;
 
 use super::table::{cut, table, wrap};
@@ -183,7 +182,7 @@ fn nodes(view: &View, now: Timestamp, width: Option<usize>) -> String {
             };
             vec![
                 node.node.clone(),
-                node.phase.map_or("-", Phase::as_str).to_owned(),
+                node.phase.unwrap_or("-").to_owned(),
                 node.step.clone(),
                 node.since.map_or_else(|| "-".to_owned(), |since| age(since, now)),
                 message,

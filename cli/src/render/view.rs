@@ -1,17 +1,15 @@
 //! The progress of a migration: one view for text and JSON output.
 
-use ::flannel_to_calico::api::OrEmpty as _;
-use api::migration::{Desired, LegacyPods, MigrationPhase, Progress, Warnings};
+use api::migration::{Desired, MigrationPhase, Progress, Warnings};
 use api::traffic::ClassCount;
 use api::{Migration, NodeMigration};
 use engine::decision::WaitReason;
-use flannel_to_calico::phase::Phase;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::exit::Outcome;
-use crate::kinds::KindView;
+use crate::kinds::{self, KindView};
 
 /// The reason of a Migration that cannot be rolled back any more.
 const PAST_RETURN: &str = "PastReturn";
@@ -66,7 +64,7 @@ pub struct NodeView {
     /// Name of the node.
     pub node: String,
     /// The phase that its agent reports; null without a report.
-    pub phase: Option<Phase>,
+    pub phase: Option<&'static str>,
     /// The current step; `Waiting`, `Deferred`, `Skipped`, `Returned` or `Done` if the node is not in progress.
     pub step: String,
     /// Since when; null if the node is not in progress.
@@ -97,11 +95,7 @@ impl View {
             desired: migration.spec.desired,
             paused: status.paused,
             current: status.observed_generation >= migration.metadata.generation.unwrap_or_default(),
-            restarts_pods: migration
-                .spec
-                .flannel_to_calico
-                .as_ref()
-                .is_some_and(|kind| kind.legacy_pods == LegacyPods::Restart),
+            restarts_pods: kinds::of(&migration.spec).continues_when_mixed(&migration.spec),
             of_kind: KindView::of(&status),
             reason: status.reason,
             message: status.message,
@@ -190,9 +184,10 @@ impl NodeView {
         let failure = report
             .and_then(|report| report.failure.as_ref())
             .map(|failure| failure.message.clone());
+        let reported = report.and_then(kinds::node_progress).unwrap_or_default();
         let mut view = Self {
             node: spec.node_name.clone(),
-            phase: report.and_then(|report| report.flannel_to_calico.or_empty().phase),
+            phase: reported.phase,
             step: "Waiting".to_owned(),
             since: None,
             reason: String::new(),
@@ -201,18 +196,14 @@ impl NodeView {
             failure,
             seconds: None,
             leftovers: Vec::new(),
-            changes: report
-                .map(|report| report.flannel_to_calico.or_empty().changes.clone())
-                .unwrap_or_default(),
+            changes: reported.changes,
         };
         if let Some(finished) = spec.finished_at {
             "Done".clone_into(&mut view.step);
             view.seconds = spec
                 .started_at
                 .map(|started| finished.duration_since(started).as_secs());
-            view.leftovers = report
-                .map(|report| report.flannel_to_calico.or_empty().leftovers.clone())
-                .unwrap_or_default();
+            view.leftovers = reported.leftovers;
         } else if spec.started {
             "Starting".clone_into(&mut view.step);
             if let Some(step) = &spec.step {
@@ -250,7 +241,7 @@ impl NodeView {
 
     /// The node on one line, without ages.
     pub fn line(&self) -> String {
-        let phase = self.phase.map_or("-", Phase::as_str);
+        let phase = self.phase.unwrap_or("-");
         let took = self
             .seconds
             .map(|seconds| format!(" in {seconds} s"))

@@ -15,9 +15,9 @@ use serde::Serialize;
 
 use super::flags::DryRun;
 use super::stores::{self, Variables};
-use crate::args::Output;
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::output::Output;
 use crate::say;
 
 /// The number of lines of a report in the summary.

@@ -10,8 +10,16 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::args::OutputFlags;
-use crate::{help, value};
+use super::help;
+use crate::output::OutputFlags;
+use crate::value;
+
+/// The commands of this kind.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Standalone {
+    /// Convert Calico's data from v2 (etcd v2) to v3 (etcd v3). Uses only both etcds, no cluster.
+    Datastore(Datastore),
+}
 
 /// `datastore`.
 #[derive(Clone, Debug, Args)]

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 
 use super::flags::StoreArguments;
 use super::stores::{self, Variables};
-use crate::args::Output;
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::output::Output;
 use crate::say;
 
 /// Shows both stores. A pause has its own exit code, because new pods get no network.

@@ -11,12 +11,13 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::dry_run;
+use super::error::ConversionError;
 use super::flags::{Abort, Change, Complete, Start, StoreArguments};
 use super::stores::{self, Variables};
-use crate::args::Output;
 use crate::commands::confirm;
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::output::Output;
 use crate::say;
 
 /// The interval of reads of the record while `start` waits.
@@ -33,7 +34,7 @@ pub async fn start(start: &Start, variables: &Variables) -> Result<Outcome, CliE
         ..options(look)
     };
     if options.pause_limit <= options.settle {
-        return Err(CliError::PauseTooShort);
+        return Err(ConversionError::PauseTooShort.into());
     }
     let stores = stores::stores(&look.stores, variables).await?;
     let found = dry_run::convert(&stores, &look.folder.output_dir, start.ignore_v3_data).await?;
@@ -158,7 +159,7 @@ async fn hold(look: &StoreArguments, stores: &Stores, options: &Options) -> Resu
             }
         };
         let Some(record) = status.record else {
-            return Err(CliError::RecordGone);
+            return Err(ConversionError::RecordGone.into());
         };
         match record.phase {
             Phase::Completed => {

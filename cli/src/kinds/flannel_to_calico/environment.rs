@@ -3,6 +3,7 @@
 use flannel_to_calico::settings::Options;
 use thiserror::Error;
 
+use crate::error::KindError;
 use crate::value;
 
 /// Why the environment cannot be used.
@@ -32,6 +33,13 @@ pub enum EnvironmentError {
     #[error("--from-env: none of {} is set", SUPPORTED.join(", "))]
     Nothing,
 }
+
+/// Every reason why the environment cannot be used.
+#[derive(Debug, Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n       "))]
+pub struct EnvironmentErrors(pub Vec<EnvironmentError>);
+
+impl KindError for EnvironmentErrors {}
 
 /// The options from the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,31 +1,52 @@
 //! Flags of flannelToCalico: how a node changes its network, and the options of Calico's migration controller.
 
+#![expect(
+    clippy::doc_markdown,
+    reason = "these are help texts: a terminal shows the backticks"
+)]
+
+use api::MigrationSpec;
 use api::migration::FlannelToCalico;
 use clap::{Args, ValueEnum};
 use flannel_to_calico::settings::Options;
 use ipnet::Ipv4Net;
 
+use super::environment::{self, EnvironmentErrors};
+use crate::error::CliError;
+use crate::kinds::kind::KindFlags;
 use crate::value;
 
 /// Flags of this kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[group(skip)]
 pub struct Flags {
+    /// Read the environment variables of Calico's migration controller: FLANNEL_NETWORK, FLANNEL_DAEMONSET_NAME,
+    /// CALICO_DAEMONSET_NAME, CNI_CONFIG_DIR and others.
+    #[arg(long)]
+    from_env: bool,
+    /// The options from these variables.
+    #[arg(skip)]
+    variables: Options,
     #[command(flatten)]
     how: HowFlags,
     #[command(flatten)]
     options: OptionFlags,
 }
 
-impl Flags {
-    /// The flags that are set, as they are typed.
-    pub fn said(&self) -> Vec<&'static str> {
+impl KindFlags for Flags {
+    fn set_flags(&self) -> Vec<&'static str> {
         // Destructured, so that a new field cannot be forgotten here.
+        let Self {
+            from_env,
+            variables: _,
+            how,
+            options,
+        } = self;
         let HowFlags {
             strategy,
             legacy_pods,
             allow_single_node,
-        } = &self.how;
+        } = how;
         let OptionFlags {
             flannel_network,
             flannel_daemonset_name,
@@ -40,8 +61,9 @@ impl Flags {
             calico_daemonset_namespace,
             ippool_block_size,
             cni_config_dir,
-        } = &self.options;
+        } = options;
         [
+            ("--from-env", *from_env),
             ("--strategy", strategy.is_some()),
             ("--legacy-pods", legacy_pods.is_some()),
             ("--allow-single-node", allow_single_node.is_some()),
@@ -70,17 +92,33 @@ impl Flags {
         .collect()
     }
 
+    fn read_environment(&mut self, variables: &[(String, String)]) -> Result<Vec<String>, CliError> {
+        if !self.from_env {
+            return Ok(Vec::new());
+        }
+        let read = environment::read(variables.iter().cloned()).map_err(EnvironmentErrors)?;
+        self.variables = read.options;
+        Ok(read.warnings)
+    }
+
     /// Overrides the spec of the kind by Calico's variables, and both by the flags.
-    pub fn over(&self, kind: &mut FlannelToCalico, variables: Options) {
+    fn merge(&self, spec: &mut MigrationSpec) -> Result<(), CliError> {
+        let kind = spec
+            .flannel_to_calico
+            .get_or_insert_with(FlannelToCalico::default);
         let HowFlags {
             strategy,
             legacy_pods,
             allow_single_node,
         } = self.how;
-        kind.options = merge(kind.options.clone(), merge(variables, self.options.options()));
+        kind.options = merge(
+            kind.options.clone(),
+            merge(self.variables.clone(), self.options.options()),
+        );
         kind.strategy = strategy.map_or(kind.strategy, Strategy::wire);
         kind.legacy_pods = legacy_pods.map_or(kind.legacy_pods, LegacyPods::wire);
         kind.allow_single_node = allow_single_node.unwrap_or(kind.allow_single_node);
+        Ok(())
     }
 }
 

@@ -1,10 +1,13 @@
 //! Flags of podCidr: the old range, the new range, and how pods move.
 
+use api::MigrationSpec;
 use api::migration::{EtcdAccess, PodCidr};
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
+use super::error::RangeError;
 use crate::error::CliError;
+use crate::kinds::kind::KindFlags;
 use crate::value;
 
 /// Flags of this kind.
@@ -107,9 +110,8 @@ impl Mode {
     }
 }
 
-impl Flags {
-    /// The flags that are set, as they are typed.
-    pub fn set_flags(&self) -> Vec<&'static str> {
+impl KindFlags for Flags {
+    fn set_flags(&self) -> Vec<&'static str> {
         // Destructured, so that a new field cannot be forgotten here.
         let Self {
             from,
@@ -142,20 +144,26 @@ impl Flags {
         .collect()
     }
 
+    fn merge(&self, spec: &mut MigrationSpec) -> Result<(), CliError> {
+        spec.pod_cidr = Some(self.over(spec.pod_cidr.take())?);
+        Ok(())
+    }
+}
+
+impl Flags {
     /// The existing spec, overridden by the flags; a new spec needs both ranges.
-    pub fn over(&self, there: Option<PodCidr>) -> Result<PodCidr, CliError> {
+    fn over(&self, there: Option<PodCidr>) -> Result<PodCidr, CliError> {
         let ends = (
             self.from.or(there.as_ref().map(|kind| kind.from)),
             self.to.or(there.as_ref().map(|kind| kind.to)),
         );
         let (Some(from), Some(to)) = ends else {
             let missing = [("--pod-cidr-from", ends.0), ("--pod-cidr-to", ends.1)];
-            return Err(CliError::NoRange {
-                missing: missing
-                    .into_iter()
-                    .filter_map(|(flag, range)| range.is_none().then_some(flag))
-                    .collect(),
-            });
+            let missing = missing
+                .into_iter()
+                .filter_map(|(flag, range)| range.is_none().then_some(flag))
+                .collect();
+            return Err(RangeError::NoRange { missing }.into());
         };
         let mut kind = there.unwrap_or_else(|| between(from, to));
         (kind.from, kind.to) = (from, to);

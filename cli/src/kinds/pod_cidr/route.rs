@@ -5,6 +5,7 @@ use engine::ranges::{self, Relation};
 use ipnet::IpNet;
 use pod_cidr::pools::check_block_size;
 
+use super::error::RangeError;
 use crate::error::CliError;
 
 /// A range with its source.
@@ -69,14 +70,15 @@ impl RangeChange {
         };
         match self.via {
             Some(via) => self.hops_through(via),
-            None => Err(CliError::Ranges {
+            None => Err(RangeError::Ranges {
                 errors: vec![format!(
                     "{}: found {to}, {words} {} ({from}). Calico has no two IPPools that share addresses: pods move in two hops, \
                      through a temporary range",
                     self.to.name, self.from.name
                 )],
                 hint: Some(self.hint()),
-            }),
+            }
+            .into()),
         }
     }
 
@@ -155,7 +157,7 @@ impl RangeChange {
 }
 
 fn refused(errors: Vec<String>) -> CliError {
-    CliError::Ranges { errors, hint: None }
+    RangeError::Ranges { errors, hint: None }.into()
 }
 
 fn finished(errors: Vec<String>, hops: Hops) -> Result<Hops, CliError> {

@@ -5,7 +5,8 @@ use api::migration::{Direction, Stage};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::kinds::stage_row;
+use crate::kinds::kind::KindProgress;
+use crate::kinds::stage::stage_row;
 
 /// The progress of a podCidr migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,9 +30,8 @@ pub struct PodsView {
     pub blocks_left: Option<u32>,
 }
 
-impl PodsView {
-    /// The progress in the status; `None` for another kind.
-    pub fn of(status: &MigrationStatus) -> Option<Self> {
+impl KindProgress for PodsView {
+    fn of(status: &MigrationStatus) -> Option<Self> {
         let known = status.pod_cidr.as_ref()?;
         let stage = known.stage.as_ref();
         Some(Self {
@@ -46,18 +46,20 @@ impl PodsView {
         })
     }
 
-    /// Rows of the status: name and text. There are no counts before the first change.
-    pub fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
+    fn stage(&self) -> Option<&'static str> {
+        self.stage.map(Stage::as_str)
+    }
+
+    fn direction(&self) -> Option<Direction> {
+        self.direction
+    }
+
+    fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
         let mut rows = vec![("Range", format!("{} → {}", self.from, self.to))];
         if !begun {
             return rows;
         }
-        rows.extend(stage_row(
-            self.stage.map(Stage::as_str),
-            self.direction,
-            self.since,
-            now,
-        ));
+        rows.extend(stage_row(self.stage(), self.direction, self.since, now));
         rows.push((
             "Pods",
             format!(

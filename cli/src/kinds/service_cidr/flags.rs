@@ -1,10 +1,13 @@
 //! Flags of serviceCidr: the new ranges, and how Services move.
 
+use api::MigrationSpec;
 use api::migration::ServiceCidr;
 use clap::Args;
 use ipnet::IpNet;
 
+use super::error::NoServiceRange;
 use crate::error::CliError;
+use crate::kinds::kind::KindFlags;
 use crate::value;
 
 /// Flags of this kind. Each has an `id`, since another kind has fields with the same names.
@@ -39,9 +42,8 @@ pub struct Flags {
     delete_bare_pods: Option<bool>,
 }
 
-impl Flags {
-    /// The flags that are set, as they are typed.
-    pub fn said(&self) -> Vec<&'static str> {
+impl KindFlags for Flags {
+    fn set_flags(&self) -> Vec<&'static str> {
         // Destructured, so that a new field cannot be forgotten here.
         let Self {
             to,
@@ -69,11 +71,18 @@ impl Flags {
         .collect()
     }
 
+    fn merge(&self, spec: &mut MigrationSpec) -> Result<(), CliError> {
+        spec.service_cidr = Some(self.over(spec.service_cidr.take())?);
+        Ok(())
+    }
+}
+
+impl Flags {
     /// The existing spec, overridden by the flags; a new spec needs the range.
-    pub fn over(&self, there: Option<ServiceCidr>) -> Result<ServiceCidr, CliError> {
+    fn over(&self, there: Option<ServiceCidr>) -> Result<ServiceCidr, CliError> {
         let mut kind = match there {
             Some(there) => there,
-            None if self.to.is_empty() => return Err(CliError::NoServiceRange),
+            None if self.to.is_empty() => return Err(NoServiceRange.into()),
             None => to(self.to.clone()),
         };
         if !self.to.is_empty() {

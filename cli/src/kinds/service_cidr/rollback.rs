@@ -8,10 +8,10 @@ use service_cidr::ranges::joined;
 use service_cidr::side::Side;
 use service_cidr::step::Stage;
 
-use crate::args::Rollback;
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::render::table::{table, wrap};
+use crate::rollback_targets::RollbackTargets;
 
 /// Width of the text.
 const WIDTH: usize = 110;
@@ -20,14 +20,14 @@ const WIDTH: usize = 110;
 pub async fn book(
     cluster: &Cluster,
     migration: &Migration,
-    rollback: &Rollback,
+    targets: &RollbackTargets,
 ) -> Result<AssignedAddresses, CliError> {
     let known = migration
         .status
         .as_ref()
         .and_then(|status| status.service_cidr.as_ref());
     match known {
-        Some(known) if !rollback.services.is_empty() => {
+        Some(known) if !targets.services.is_empty() => {
             let records = cluster.records(migration).await?;
             let records = records.iter().map(|record| &record.spec);
             Ok(api::record::recorded_addresses(records, known.written_here()))
@@ -36,10 +36,10 @@ pub async fn book(
     }
 }
 
-/// Refuses a rollback of nodes of a serviceCidr migration, of Services of any other kind, and of Services after stage Close.
+/// Refuses a rollback of nodes, and of Services after stage Close.
 pub fn possible(
     migration: &Migration,
-    rollback: &Rollback,
+    targets: &RollbackTargets,
     book: &AssignedAddresses,
 ) -> Result<(), CliError> {
     let not_now = |state: String, hint: &str| CliError::NotPossible {
@@ -47,17 +47,7 @@ pub fn possible(
         state,
         hint: hint.to_owned(),
     };
-    if migration.spec.service_cidr.is_none() {
-        return if rollback.services.is_empty() {
-            Ok(())
-        } else {
-            Err(not_now(
-                "has no Services to roll back".to_owned(),
-                "omit --service",
-            ))
-        };
-    }
-    if !rollback.nodes.is_empty() {
+    if !targets.nodes.is_empty() {
         return Err(not_now(
             "changes the range of Services and has no nodes to roll back".to_owned(),
             "`kubectl replumb rollback --service NAMESPACE/NAME` rolls back one Service to its old address, `kubectl replumb \
@@ -68,7 +58,7 @@ pub fn possible(
         .status
         .as_ref()
         .and_then(|status| status.service_cidr.as_ref());
-    let Some(known) = known.filter(|_| !rollback.services.is_empty()) else {
+    let Some(known) = known.filter(|_| !targets.services.is_empty()) else {
         return Ok(());
     };
     let all = "`kubectl replumb rollback --all` rolls back every Service to its old address";
@@ -81,7 +71,7 @@ pub fn possible(
             all,
         ));
     }
-    match rollback.services.iter().find(|name| !book.contains_key(*name)) {
+    match targets.services.iter().find(|name| !book.contains_key(*name)) {
         Some(unknown) => Err(not_now(
             format!("does not change the address of Service {unknown}"),
             "`kubectl get migrationrecords -o yaml` lists the Services",

@@ -8,7 +8,8 @@ use service_cidr::ranges::joined;
 use service_cidr::side::Side;
 use service_cidr::step::Stage;
 
-use crate::kinds::stage_row;
+use crate::kinds::kind::KindProgress;
+use crate::kinds::stage::stage_row;
 
 /// The progress of a serviceCidr migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,9 +35,8 @@ pub struct ServicesView {
     pub connections_to_left: Option<u32>,
 }
 
-impl ServicesView {
-    /// The progress in the status; `None` for another kind.
-    pub fn of(status: &MigrationStatus) -> Option<Self> {
+impl KindProgress for ServicesView {
+    fn of(status: &MigrationStatus) -> Option<Self> {
         let known = status.service_cidr.as_ref()?;
         let stage = known.stage.as_ref();
         let changed = known.settings.changed();
@@ -53,18 +53,20 @@ impl ServicesView {
         })
     }
 
-    /// Rows of the status: name and text. There are no counts before the first change.
-    pub fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
+    fn stage(&self) -> Option<&'static str> {
+        self.stage.map(Stage::as_str)
+    }
+
+    fn direction(&self) -> Option<Direction> {
+        self.direction
+    }
+
+    fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
         let mut rows = vec![("Range", format!("{} → {}", self.from, self.to))];
         if !begun {
             return rows;
         }
-        rows.extend(stage_row(
-            self.stage.map(Stage::as_str),
-            self.direction,
-            self.since,
-            now,
-        ));
+        rows.extend(stage_row(self.stage(), self.direction, self.since, now));
         rows.push((
             "Services",
             format!(

@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use api::MigrationSpec;
 use api::migration::{CalicoDatastore, EtcdAccess};
 use calico_datastore::cluster::manifest::{self, Name};
 use clap::Args;
 use serde::Deserialize as _;
 use serde_json::Value;
 
+use super::error::NoCalicoManifest;
 use crate::error::CliError;
+use crate::kinds::kind::KindFlags;
 use crate::value;
 
 /// Flags of this kind.
@@ -45,9 +48,8 @@ pub struct Flags {
     ignore_v3_data: Option<bool>,
 }
 
-impl Flags {
-    /// The flags that are set, as they are typed.
-    pub fn said(&self) -> Vec<&'static str> {
+impl KindFlags for Flags {
+    fn set_flags(&self) -> Vec<&'static str> {
         // Destructured, so that a new field cannot be forgotten here.
         let Self {
             manifest,
@@ -74,12 +76,19 @@ impl Flags {
         .collect()
     }
 
+    fn merge(&self, spec: &mut MigrationSpec) -> Result<(), CliError> {
+        spec.calico_datastore = Some(self.over(spec.calico_datastore.take())?);
+        Ok(())
+    }
+}
+
+impl Flags {
     /// The existing spec, overridden by the flags; a new spec needs the manifest.
-    pub fn over(&self, there: Option<CalicoDatastore>) -> Result<CalicoDatastore, CliError> {
+    fn over(&self, there: Option<CalicoDatastore>) -> Result<CalicoDatastore, CliError> {
         let mut kind = match (there, &self.manifest) {
             (Some(there), _) => there,
             (None, Some(_)) => CalicoDatastore::default(),
-            (None, None) => return Err(CliError::NoCalicoManifest),
+            (None, None) => return Err(NoCalicoManifest.into()),
         };
         if let Some(path) = &self.manifest {
             kind.manifest = read(path)?;
@@ -171,7 +180,10 @@ mod tests {
         assert!(kind.manifest.contains("calico/node:v3.8.9"), "{}", kind.manifest);
         assert!(!kind.manifest.contains("eA=="), "{}", kind.manifest);
         assert_eq!(kind.pause_limit_seconds, Some(600));
-        assert_eq!(flags.said(), ["--calico-v3-manifest", "--calico-pause-limit"]);
+        assert_eq!(
+            flags.set_flags(),
+            ["--calico-v3-manifest", "--calico-pause-limit"]
+        );
         let again = Flags::default().over(Some(kind.clone())).unwrap();
         assert_eq!(again, kind, "unset flags change nothing");
     }
@@ -184,9 +196,7 @@ mod tests {
             refused.contains("DaemonSet with a container calico-node"),
             "{refused}"
         );
-        assert!(matches!(
-            Flags::default().over(None),
-            Err(CliError::NoCalicoManifest)
-        ));
+        let refused = Flags::default().over(None).unwrap_err();
+        assert_eq!(refused.to_string(), NoCalicoManifest.to_string());
     }
 }

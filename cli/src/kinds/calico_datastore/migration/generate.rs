@@ -3,10 +3,28 @@
 use std::path::PathBuf;
 
 use calico_datastore::cluster::manifest;
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use super::flags::{documents, texts};
 use crate::error::CliError;
+use crate::kinds::calico_datastore::help;
+use crate::kinds::kind::GenerateManifest;
+
+/// The subcommands of `generate`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Manifest {
+    /// The objects of Calico's v3 manifest that must exist before the datastore is converted: all except Secrets and objects that
+    /// the migration writes.
+    #[command(after_help = help::GENERATE_CALICO_OBJECTS_EXAMPLES)]
+    CalicoV3Objects(CalicoObjectsArguments),
+}
+
+impl GenerateManifest for Manifest {
+    fn text(&self) -> Result<String, CliError> {
+        let Self::CalicoV3Objects(arguments) = self;
+        arguments.text()
+    }
+}
 
 /// `generate calico-v3-objects`.
 #[derive(Clone, Debug, Args)]

@@ -1,5 +1,6 @@
 //! The conversion in a cluster: flags, settings, progress, and the effect of a rollback.
 
+pub mod error;
 pub mod flags;
 pub mod generate;
 pub mod rollback;

@@ -2,24 +2,21 @@
 
 use api::Migration;
 
-use crate::args::Rollback;
 use crate::error::CliError;
 use crate::render::table::wrap;
+use crate::rollback_targets::RollbackTargets;
 
 /// Width of the text.
 const WIDTH: usize = 110;
 
 /// Refuses a rollback of single nodes, and a rollback after the point of no return.
-pub fn possible(migration: &Migration, rollback: &Rollback) -> Result<(), CliError> {
-    if migration.spec.calico_datastore.is_none() {
-        return Ok(());
-    }
+pub fn possible(migration: &Migration, targets: &RollbackTargets) -> Result<(), CliError> {
     let not_now = |state: &str, hint: &str| CliError::NotPossible {
         name: migration.metadata.name.clone().unwrap_or_default(),
         state: state.to_owned(),
         hint: hint.to_owned(),
     };
-    if !rollback.nodes.is_empty() {
+    if !targets.nodes.is_empty() {
         return Err(not_now(
             "converts Calico's datastore, which all nodes share: single nodes cannot be rolled back",
             "`kubectl replumb rollback --all` rolls back the whole migration; `kubectl replumb pause` stops it",

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::age::age;
-use crate::kinds::stage_row;
+use crate::kinds::kind::KindProgress;
+use crate::kinds::stage::stage_row;
 
 /// The progress of a calicoDatastore migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -39,9 +40,8 @@ pub struct DatastoreView {
     pub turned_back: Option<String>,
 }
 
-impl DatastoreView {
-    /// The progress in the status; `None` for another kind.
-    pub fn of(status: &MigrationStatus) -> Option<Self> {
+impl KindProgress for DatastoreView {
+    fn of(status: &MigrationStatus) -> Option<Self> {
         let known = status.calico_datastore.as_ref()?;
         let stage = known.stage.as_ref();
         Some(Self {
@@ -63,18 +63,20 @@ impl DatastoreView {
         })
     }
 
-    /// Rows of the status: name and text.
-    pub fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
+    fn stage(&self) -> Option<&'static str> {
+        self.stage.map(Stage::as_str)
+    }
+
+    fn direction(&self) -> Option<Direction> {
+        self.direction
+    }
+
+    fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
         let mut rows = vec![("Image", format!("{} → {}", self.from, self.to))];
         if !begun {
             return rows;
         }
-        rows.extend(stage_row(
-            self.stage.map(Stage::as_str),
-            self.direction,
-            self.since,
-            now,
-        ));
+        rows.extend(stage_row(self.stage(), self.direction, self.since, now));
         if let Some(phase) = &self.record_phase {
             rows.push(("Stores", format!("conversion in phase {phase}")));
         }
