@@ -1,5 +1,8 @@
+use engine::found::Found;
 use serde_json::json;
+use service_cidr::host::HostFacts;
 
+use super::super::answers::Answer;
 use super::*;
 
 fn asked_for(known: Vec<ServicePort>) -> ExpectedPorts {

@@ -20,8 +20,8 @@ use service_cidr::ranges::joined;
 use service_cidr::side::Side;
 use service_cidr::step::Missing;
 
+use super::super::answers::{Answer, Answers};
 use super::super::drive::Pass;
-use super::super::knowledge::{Answer, Answers};
 use super::super::read_cache::ReadCache;
 use crate::memory::Memory;
 use crate::read_cache::Pace;

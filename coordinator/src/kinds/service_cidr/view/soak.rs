@@ -8,8 +8,8 @@ use engine::words::{self, lines};
 use jiff::{SignedDuration, Timestamp};
 use service_cidr::side::Side;
 
+use super::super::answers::{Answer, Answers};
 use super::super::drive::Pass;
-use super::super::knowledge::{Answer, Answers};
 use super::super::soak_seconds;
 
 impl Pass<'_> {

@@ -13,8 +13,8 @@ use service_cidr::ranges::joined;
 use service_cidr::side::Side;
 use service_cidr::step::{Missing, Stage};
 
+use super::super::answers::Answers;
 use super::super::drive::{Pass, direction};
-use super::super::knowledge::Answers;
 use super::super::read_cache::ReadCache;
 use super::load_balancers::LoadBalancer;
 use crate::memory::Memory;
