@@ -18,7 +18,6 @@ use pod_cidr::hardcoded_range::ranges_in;
 use pod_cidr::ipam::{Allocation, Block, Claim, attribute};
 use serde_json::Value;
 
-use super::malformed::shown;
 use crate::facts;
 use crate::pod_index::Index;
 
@@ -252,6 +251,11 @@ pub fn controller_managers(pods: &Index) -> Vec<ControllerManager> {
             })
         })
         .collect()
+}
+
+/// The value, cut to the space of a line.
+fn shown(value: &Value) -> String {
+    facts::shown(&value.to_string())
 }
 
 #[cfg(test)]
