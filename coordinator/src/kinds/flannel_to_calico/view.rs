@@ -104,3 +104,11 @@ pub fn network_label(node: &Node) -> NetworkLabel {
     let label = node.labels().get(names::NODE_NETWORK_LABEL);
     NetworkLabel::read(label.map(String::as_str))
 }
+
+/// Whether the Node's label says that flannel runs on it.
+pub fn is_on_flannel(node: &Node) -> bool {
+    match network_label(node) {
+        NetworkLabel::Missing | NetworkLabel::Flannel => true,
+        NetworkLabel::Neither | NetworkLabel::Calico | NetworkLabel::Other(_) => false,
+    }
+}

@@ -150,22 +150,7 @@ impl Act<'_> {
                 if let Some(step) = spec.step.take() {
                     finish_stage(context, spec, step, now);
                 }
-                *spec = NodeMigrationSpec {
-                    goal: Goal::Hold,
-                    rolling_back: false,
-                    started: false,
-                    skipped: false,
-                    imported_addresses: Vec::new(),
-                    label: LabelRecord {
-                        pending: None,
-                        ..spec.label.clone()
-                    },
-                    started_at: None,
-                    finished_at: None,
-                    finished_before_rollback: None,
-                    returned_at: Some(now),
-                    ..spec.clone()
-                };
+                *spec = returned(spec, now);
                 let note = format!("node {name}: back on flannel, in its previous state");
                 context
                     .events
@@ -193,5 +178,25 @@ impl Act<'_> {
             }
         }
         Ok(Outcome::Written)
+    }
+}
+
+/// The spec of a node that is back on flannel: as before the migration, with the time of the return.
+fn returned(spec: &NodeMigrationSpec, now: Timestamp) -> NodeMigrationSpec {
+    NodeMigrationSpec {
+        goal: Goal::Hold,
+        rolling_back: false,
+        started: false,
+        skipped: false,
+        imported_addresses: Vec::new(),
+        label: LabelRecord {
+            pending: None,
+            ..spec.label.clone()
+        },
+        started_at: None,
+        finished_at: None,
+        finished_before_rollback: None,
+        returned_at: Some(now),
+        ..spec.clone()
     }
 }
