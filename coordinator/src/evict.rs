@@ -3,7 +3,7 @@
 //! A request for an eviction may outlive a pass: a slow admission webhook of one tenant delays neither the pass nor the pods of
 //! other tenants.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use engine::evict::{PodName, Refusal, grace_period};
@@ -14,10 +14,10 @@ use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::{Api, Client};
 use serde_json::Value;
-use tokio::task::JoinSet;
 use tracing::warn;
 
 use crate::context::Context;
+use crate::evictions::{Evictions, Outcome, Refusals};
 use crate::lenient_requests;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
@@ -36,23 +36,6 @@ const SLOW: SignedDuration = SignedDuration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(40);
 /// Time after which each request has ended, with or without an answer.
 const ANSWERED_WITHIN: SignedDuration = SignedDuration::from_secs(60);
-
-/// Refused evictions by pod UID. Lost at a restart: the age then starts at the next refusal.
-pub type Refusals = BTreeMap<String, Refusal>;
-
-/// Requested evictions without an answer, and recent evictions.
-#[derive(Default)]
-pub struct Evictions {
-    requests: JoinSet<(PodName, Outcome)>,
-    /// Time of each request without an answer, by pod UID.
-    unanswered: BTreeMap<String, Timestamp>,
-    /// Time of each recent eviction, by pod UID.
-    made: BTreeMap<String, Timestamp>,
-    /// Time when the API server first reported a pod as gone, by pod UID.
-    gone: BTreeMap<String, Timestamp>,
-    /// Pods reported as gone again after the watch had time to show it.
-    lost: Vec<PodName>,
-}
 
 /// Requests the eviction of these pods and keeps refusals. A pod with a request without an answer, or evicted a moment ago, is
 /// not requested again.
@@ -209,31 +192,6 @@ fn refuse(
             message,
         },
     );
-}
-
-enum Outcome {
-    Evicted,
-    Gone,
-    /// A new pod has the same name, perhaps on another node (R5).
-    Replaced,
-    Refused {
-        by_budget: bool,
-        message: String,
-    },
-    Error(String),
-}
-
-impl Outcome {
-    fn label(&self) -> &'static str {
-        match self {
-            Self::Evicted => "evicted",
-            Self::Gone => "gone",
-            Self::Replaced => "replaced",
-            Self::Refused { by_budget: true, .. } => "refused_by_budget",
-            Self::Refused { by_budget: false, .. } => "refused",
-            Self::Error(_) => "error",
-        }
-    }
 }
 
 /// The body of the request. The library's own type writes `delete_options`, which the API server drops: kube-core 5.0.0.

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use crate::cordon;
-use crate::evict::Refusals;
+use crate::evictions::Refusals;
 use crate::facts;
 use crate::probe::probe_pod;
 use crate::snapshot::Snapshot;
