@@ -57,6 +57,15 @@ pub(super) fn first_step(node: &Node) -> String {
     format!("first step of {}", describe(node))
 }
 
+/// Name of the obstacle for the next step of a node.
+fn obstacle(node: &Node, is_unchanged: bool) -> String {
+    if is_unchanged {
+        first_step(node)
+    } else {
+        describe(node)
+    }
+}
+
 impl Round<'_> {
     /// Takes the next step of each of these nodes that was ever admitted.
     pub(super) async fn work(
@@ -79,11 +88,7 @@ impl Round<'_> {
                 continue;
             };
             let unchanged = is_unchanged(&view);
-            let key = if unchanged {
-                first_step(node_object)
-            } else {
-                describe(node_object.as_ref())
-            };
+            let key = obstacle(node_object, unchanged);
             if let Some(message) = self.context.obstacles.reason_to_wait(&key, self.now) {
                 worked
                     .waits

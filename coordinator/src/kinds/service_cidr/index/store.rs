@@ -1,4 +1,4 @@
-//! The store behind the watches of Services and EndpointSlices, with the writes of this process.
+//! The store behind the watches of Services and `EndpointSlice`s, with the writes of this process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
