@@ -17,9 +17,9 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{Node, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::manifest::manifest;
 use super::objects::{current, get, patch, spec_change};
 use super::read_cache::{ReadCache, ReadRequest};
 use super::{controllers_objects, options, pods, saved};
@@ -34,18 +34,6 @@ const CONTROLLER_IMAGES: [&str; 2] = ["calico/kube-controllers", "calico/kube-po
 const MISSING: &str = "not in the cluster";
 /// A longer object in a refusal is omitted, in bytes.
 const LONGEST: usize = 200;
-
-/// Parses a manifest. An error lists everything that is wrong with it.
-pub fn manifest(text: &str) -> Result<Manifest, Vec<String>> {
-    let mut documents = Vec::new();
-    for document in yaml_serde::Deserializer::from_str(text) {
-        match Value::deserialize(document) {
-            Ok(value) => documents.push(value),
-            Err(error) => return Err(vec![format!("not valid YAML: {error}")]),
-        }
-    }
-    manifest::read(&documents)
-}
 
 /// The facts that the checks and the plan need.
 pub async fn cluster(

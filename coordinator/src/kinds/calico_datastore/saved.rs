@@ -9,8 +9,9 @@ use calico_datastore::cluster::manifest::{self, Manifest, Name};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::manifest::manifest;
 use super::objects::{current, get, patch, spec_change};
-use super::{pods, read};
+use super::pods;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::write::WriteError;
@@ -70,7 +71,7 @@ pub async fn read(
     kind: &CalicoDatastore,
 ) -> Result<BTreeMap<String, String>, WriteError> {
     let missing = |what: &str| WriteError::of("saving the former state of", what, gone());
-    let Ok(manifest) = read::manifest(&kind.manifest) else {
+    let Ok(manifest) = manifest(&kind.manifest) else {
         return Err(missing("the manifest"));
     };
     let daemon_set = existing(context, &manifest.daemon_set).await?;
