@@ -91,7 +91,8 @@ pub async fn finish(
     Ok(())
 }
 
-/// Deletes flannel's `DaemonSet`, and then lets Calico's run on every node. Returns whether the status has a wait for one of them.
+/// Deletes flannel's `DaemonSet`, and then lets Calico's run on every node. Returns whether the status has a wait for one of
+/// them.
 async fn replace_daemon_sets(
     context: &Context,
     cache: &Cache,

@@ -157,8 +157,8 @@ async fn watch(
     .await
 }
 
-/// Restarts the pods that need it once every node has its network, and decides whether the end begins. `is_prepared`: whether Calico's
-/// objects of every node are up to date, `unwatched`: the wait for traffic pods.
+/// Restarts the pods that need it once every node has its network, and decides whether the end begins. `is_prepared`: whether
+/// Calico's objects of every node are up to date, `unwatched`: the wait for traffic pods.
 async fn end_rollout(
     round: &Round<'_>,
     memory: &mut Memory,

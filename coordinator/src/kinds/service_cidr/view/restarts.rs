@@ -172,8 +172,8 @@ impl Pass<'_> {
         }))
     }
 
-    /// The next evictions among these pods, or the wait for pods that move; `None` when all have moved. `told`: UIDs of pods that were
-    /// given a source address.
+    /// The next evictions among these pods, or the wait for pods that move; `None` when all have moved. `told`: UIDs of pods that
+    /// were given a source address.
     fn next_restart(
         &self,
         memory: &mut Memory,
