@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
 use crate::context::Context;
-use crate::kinds::calico_datastore::hints;
 
 /// Keys of a Secret with access to etcd, as in Calico's own.
 const AUTHORITY: &str = "etcd-ca";
@@ -48,7 +47,26 @@ pub fn problem(error: &StoreError) -> StoreProblem {
         "check that etcd answers on the coordinator's node with the certificates of Calico's pods";
     StoreProblem {
         message: error.to_string(),
-        hint: hints::hint_of_store(error).unwrap_or_else(|| otherwise.to_owned()),
+        hint: hint_of_store(error).unwrap_or_else(|| otherwise.to_owned()),
+    }
+}
+
+/// The hint for an error of one store.
+pub fn hint_of_store(error: &StoreError) -> Option<String> {
+    match error {
+        StoreError::Unreachable { .. } => Some(
+            "Check that etcd answers on the coordinator's node, with the certificates of calico-node"
+                .to_owned(),
+        ),
+        StoreError::Locked { .. } => Some("replumb retries automatically".to_owned()),
+        StoreError::Changed { .. } | StoreError::LockLost { .. } => {
+            Some("replumb continues automatically from where it stopped".to_owned())
+        }
+        StoreError::Access { .. }
+        | StoreError::File { .. }
+        | StoreError::Answer { .. }
+        | StoreError::NoV2 { .. }
+        | StoreError::NoV3 { .. } => error.hint(),
     }
 }
 

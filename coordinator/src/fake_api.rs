@@ -539,21 +539,7 @@ impl State {
             return Some((StatusCode::OK, json!({ "metadata": {}, "items": items })));
         }
         if *method == Method::GET {
-            let is_list = !self.objects.contains_key(path) && is_collection(path);
-            self.reads.push(if is_list {
-                format!("LIST {path}?{query}")
-            } else {
-                format!("GET {path}")
-            });
-            return Some(match self.objects.get(path) {
-                Some(object) => (StatusCode::OK, object.clone()),
-                None if is_list && self.expires_pages > 0 && query.contains("continue=") => {
-                    self.expires_pages -= 1;
-                    failure(StatusCode::GONE, "Expired")
-                }
-                None if is_list => (StatusCode::OK, page(self.collection(path), query)),
-                None => failure(StatusCode::NOT_FOUND, "NotFound"),
-            });
+            return Some(self.get_or_list(path, query));
         }
         if path.contains("/events") {
             self.events.push((format!("{method} {path}"), body.clone()));
@@ -585,6 +571,24 @@ impl State {
             }
         }
         Some(answer)
+    }
+
+    fn get_or_list(&mut self, path: &str, query: &str) -> (StatusCode, Value) {
+        let is_list = !self.objects.contains_key(path) && is_collection(path);
+        self.reads.push(if is_list {
+            format!("LIST {path}?{query}")
+        } else {
+            format!("GET {path}")
+        });
+        match self.objects.get(path) {
+            Some(object) => (StatusCode::OK, object.clone()),
+            None if is_list && self.expires_pages > 0 && query.contains("continue=") => {
+                self.expires_pages -= 1;
+                failure(StatusCode::GONE, "Expired")
+            }
+            None if is_list => (StatusCode::OK, page(self.collection(path), query)),
+            None => failure(StatusCode::NOT_FOUND, "NotFound"),
+        }
     }
 
     fn let_owners_edit(&mut self, method: &Method, path: &str) {

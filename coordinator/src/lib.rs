@@ -16,6 +16,7 @@ pub mod drift;
 mod etcd_access;
 pub mod events;
 pub mod evict;
+pub mod evictions;
 pub mod facts;
 #[cfg(test)]
 pub(crate) mod fake_api;
@@ -39,6 +40,7 @@ pub(crate) mod lifecycle;
 pub mod limits;
 pub mod memory;
 pub mod metrics;
+mod needs;
 pub mod node_migrations;
 pub mod obstacles;
 mod own_pods;

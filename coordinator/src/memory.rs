@@ -11,15 +11,15 @@ use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::drift::Restores;
 use crate::events::EventLevel;
-use crate::evict::{Evictions, Refusals};
+use crate::evictions::{Evictions, Refusals};
 use crate::kind_memory::KindMemories;
+use crate::needs::Needs;
 use crate::records::Records;
 use crate::silence::Silence;
 use crate::traffic::TrafficMemory;
 use crate::unreported::UnreportedFailure;
 use crate::warnings;
 use crate::words::MessageWrites;
-use crate::workloads::Needs;
 
 /// State that outlives a pass.
 #[derive(Default)]

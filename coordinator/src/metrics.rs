@@ -6,6 +6,16 @@ use prometheus::{
 };
 use runtime::api_metrics::ApiMetrics;
 
+/// Results of evictions: each is exposed from the start, so that a rate is known at the first eviction.
+const EVICTION_RESULTS: [&str; 6] = [
+    "evicted",
+    "gone",
+    "replaced",
+    "refused_by_budget",
+    "refused",
+    "error",
+];
+
 /// Every metric of the coordinator, in a registry of its own.
 pub struct Metrics {
     registry: Registry,
@@ -104,36 +114,31 @@ impl Metrics {
             api: ApiMetrics::new()?,
             registry,
         };
-        for collector in [
-            Box::new(metrics.phase.clone()) as Box<dyn prometheus::core::Collector>,
-            Box::new(metrics.nodes.clone()),
-            Box::new(metrics.step_duration.clone()),
-            Box::new(metrics.blocked.clone()),
-            Box::new(metrics.evictions.clone()),
-            Box::new(metrics.check_failed.clone()),
-            Box::new(metrics.pods_without_network.clone()),
-            Box::new(metrics.calico_paused.clone()),
-            Box::new(metrics.leading.clone()),
-            Box::new(metrics.passes.clone()),
-            Box::new(metrics.pass_duration.clone()),
-            Box::new(metrics.write_errors.clone()),
-        ]
-        .into_iter()
-        .chain(metrics.api.collectors())
-        {
+        for collector in metrics.collectors().into_iter().chain(metrics.api.collectors()) {
             metrics.registry.register(collector)?;
         }
-        for result in [
-            "evicted",
-            "gone",
-            "replaced",
-            "refused_by_budget",
-            "refused",
-            "error",
-        ] {
+        for result in EVICTION_RESULTS {
             metrics.evictions.with_label_values(&[result]).inc_by(0);
         }
         Ok(metrics)
+    }
+
+    /// The metrics of this module, for their registration.
+    fn collectors(&self) -> [Box<dyn prometheus::core::Collector>; 12] {
+        [
+            Box::new(self.phase.clone()),
+            Box::new(self.nodes.clone()),
+            Box::new(self.step_duration.clone()),
+            Box::new(self.blocked.clone()),
+            Box::new(self.evictions.clone()),
+            Box::new(self.check_failed.clone()),
+            Box::new(self.pods_without_network.clone()),
+            Box::new(self.calico_paused.clone()),
+            Box::new(self.leading.clone()),
+            Box::new(self.passes.clone()),
+            Box::new(self.pass_duration.clone()),
+            Box::new(self.write_errors.clone()),
+        ]
     }
 
     /// Warnings of the API server about the coordinator's requests.

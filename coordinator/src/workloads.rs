@@ -1,33 +1,18 @@
-//! Reads of workloads, and of the pods that other components need, before pods are evicted for any reason.
+//! Reads of workloads before pods are evicted for any reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::MigrationStatus;
 use engine::decision::WaitReason;
 use engine::moves::{Workload, WorkloadFacts};
-use engine::pods::Pods;
-use engine::residents::Needed;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::facts::workloads::backends;
 use crate::lifecycle::wait;
 use crate::pod_index::Index;
-use crate::read_cache::{CachedRead, Pace, refresh};
 use crate::write::WriteError;
 use crate::{facts, read};
-
-/// The last read of pods that other components need. Lost at a restart: then they are read again.
-#[derive(Debug, Default)]
-pub struct Needs(Option<CachedRead<Needed>>);
-
-impl Needs {
-    /// Pods that other components need. `pods` are all pods of the cluster.
-    pub async fn read(&mut self, context: &Context, pods: &Pods, pace: Pace) -> Result<Needed, WriteError> {
-        refresh(&mut self.0, pace, needed(context, pods)).await.cloned()
-    }
-}
 
 /// Every workload that recreates pods, read for the checks. While pods move, watches deliver them: [`Cache::workloads`].
 pub async fn workloads(
@@ -62,17 +47,6 @@ pub async fn watched(
         wait(status, WaitReason::RequestRefused, message.to_owned());
     }
     workloads
-}
-
-async fn needed(context: &Context, pods: &Pods) -> Result<Needed, WriteError> {
-    let (of_name_servers, webhooks) =
-        tokio::try_join!(read::name_services(context), read::webhooks(context))?;
-    let webhooks = webhooks.behind(pods);
-    Ok(Needed {
-        coordinator: (context.namespace.clone(), "coordinator".to_owned()),
-        name_servers: backends(&of_name_servers, pods),
-        admission: Needed::admission_of(&webhooks),
-    })
 }
 
 /// The Corefiles of these name servers.

@@ -1,8 +1,9 @@
 //! Hints for errors of the stores, for a user of a Migration (not for a user of `kubectl replumb datastore`).
 
 use calico_datastore::run::refusal::Refusal;
-use datastore::error::StoreError;
 use datastore::run::RunError;
+
+use crate::etcd_access::hint_of_store;
 
 /// The hint; `None` when the error needs none.
 pub fn hint(error: &RunError) -> Option<String> {
@@ -12,25 +13,6 @@ pub fn hint(error: &RunError) -> Option<String> {
         RunError::NotConvertible(error) => Some(error.hint().to_owned()),
         RunError::AbortFailed { error, .. } => hint(error),
         RunError::Backup(_) | RunError::Aborted { .. } => None,
-    }
-}
-
-/// The hint for an error of one store.
-pub fn hint_of_store(error: &StoreError) -> Option<String> {
-    match error {
-        StoreError::Unreachable { .. } => Some(
-            "Check that etcd answers on the coordinator's node, with the certificates of calico-node"
-                .to_owned(),
-        ),
-        StoreError::Locked { .. } => Some("replumb retries automatically".to_owned()),
-        StoreError::Changed { .. } | StoreError::LockLost { .. } => {
-            Some("replumb continues automatically from where it stopped".to_owned())
-        }
-        StoreError::Access { .. }
-        | StoreError::File { .. }
-        | StoreError::Answer { .. }
-        | StoreError::NoV2 { .. }
-        | StoreError::NoV3 { .. } => error.hint(),
     }
 }
 

@@ -10,6 +10,7 @@ mod controllers_objects;
 mod drive;
 mod gate;
 pub(crate) mod hints;
+mod manifest;
 mod objects;
 mod observe;
 mod pods;

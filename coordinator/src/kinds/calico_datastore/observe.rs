@@ -5,7 +5,7 @@ use std::sync::Arc;
 use api::migration::{AutomaticRollback, CalicoDatastoreStatus, Direction};
 use calico_datastore::cluster::calico::{Calico, Content, PerVersion};
 use calico_datastore::cluster::manifest::{self, Name};
-use calico_datastore::cluster::nodes::NodeView;
+use calico_datastore::cluster::nodes::{CalicoPod, NodeView};
 use calico_datastore::cluster::view::{
     ControllersView, ControllersWork, DaemonSetView, StoresView, View, Work,
 };
@@ -13,6 +13,8 @@ use calico_datastore::run::record::{Phase, Record};
 use datastore::error::StoreError;
 use datastore::stores::Stores;
 use engine::check::names;
+use engine::drain::Pod;
+use engine::evict::PodName;
 use jiff::SignedDuration;
 use serde_json::Value;
 
@@ -88,7 +90,7 @@ impl Pass<'_> {
                 .on(&name)
                 .iter()
                 .filter(|pod| pods::is_of_daemon_set(pod, key))
-                .map(|pod| pods::calico_pod(pods, pod, self.saved))
+                .map(|pod| calico_pod(pods, pod, self.saved))
                 .collect(),
             name,
         });
@@ -315,4 +317,22 @@ fn controllers(
             && number("updatedReplicas") >= replicas
             && number("availableReplicas") >= replicas,
     })
+}
+
+/// A pod of calico-node as the decision needs it.
+fn calico_pod(pods: &Index, pod: &Pod, saved: &Saved) -> CalicoPod {
+    let image = pods::image(pods, pod);
+    let runs = [Calico::V3, Calico::V2]
+        .into_iter()
+        .find(|calico| saved.image(*calico) == image);
+    CalicoPod {
+        name: PodName {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+        },
+        runs,
+        ready: pod.ready,
+        terminating: pod.deleted_at.is_some(),
+    }
 }

@@ -1,12 +1,8 @@
 //! The pods of calico-node, and pods that wait for a network. Pure but for the stores of the watches.
 
-use calico_datastore::cluster::calico::Calico;
-use calico_datastore::cluster::nodes::CalicoPod;
 use engine::drain::Pod;
-use engine::evict::PodName;
 use jiff::Timestamp;
 
-use super::saved::Saved;
 use crate::cache::Cache;
 use crate::pod_index::Index;
 use crate::snapshot;
@@ -83,22 +79,4 @@ pub fn image(pods: &Index, pod: &Pod) -> String {
     let more = pods.details_of(pod);
     more.and_then(|more| more.calico_image.clone())
         .unwrap_or_default()
-}
-
-/// A pod of calico-node as the decision needs it.
-pub fn calico_pod(pods: &Index, pod: &Pod, saved: &Saved) -> CalicoPod {
-    let image = image(pods, pod);
-    let runs = [Calico::V3, Calico::V2]
-        .into_iter()
-        .find(|calico| saved.image(*calico) == image);
-    CalicoPod {
-        name: PodName {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
-        },
-        runs,
-        ready: pod.ready,
-        terminating: pod.deleted_at.is_some(),
-    }
 }

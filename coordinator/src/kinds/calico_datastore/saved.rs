@@ -9,8 +9,9 @@ use calico_datastore::cluster::manifest::{self, Manifest, Name};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::manifest::manifest;
 use super::objects::{current, get, patch, spec_change};
-use super::{pods, read};
+use super::pods;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::write::WriteError;
@@ -70,7 +71,7 @@ pub async fn read(
     kind: &CalicoDatastore,
 ) -> Result<BTreeMap<String, String>, WriteError> {
     let missing = |what: &str| WriteError::of("saving the former state of", what, gone());
-    let Ok(manifest) = read::manifest(&kind.manifest) else {
+    let Ok(manifest) = manifest(&kind.manifest) else {
         return Err(missing("the manifest"));
     };
     let daemon_set = existing(context, &manifest.daemon_set).await?;
@@ -90,28 +91,7 @@ pub async fn read(
     .await?;
     let controllers = match &manifest.controllers {
         None => None,
-        Some(wanted) => {
-            let there = existing(context, wanted).await?;
-            let template = &wanted["spec"]["template"];
-            let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(1);
-            let made = patch(
-                context,
-                &there,
-                spec_change(&there, &[("template", template)]),
-                true,
-            )
-            .await?;
-            Some(PerVersion {
-                v2: ControllersParts {
-                    template: there["spec"]["template"].clone(),
-                    replicas: there["spec"]["replicas"].as_i64().unwrap_or(1),
-                },
-                v3: ControllersParts {
-                    template: made["spec"]["template"].clone(),
-                    replicas,
-                },
-            })
-        }
+        Some(wanted) => Some(controllers_parts(context, wanted).await?),
     };
     let configuration = match &manifest.configuration {
         None => None,
@@ -150,6 +130,33 @@ pub async fn read(
     // Texts and values always serialize.
     let text = serde_json::to_string(&saved).unwrap_or_default();
     Ok(BTreeMap::from([(KEY.to_owned(), text)]))
+}
+
+/// The fields of the Deployment now, and with the manifest applied.
+async fn controllers_parts(
+    context: &Context,
+    wanted: &Value,
+) -> Result<PerVersion<ControllersParts>, WriteError> {
+    let there = existing(context, wanted).await?;
+    let template = &wanted["spec"]["template"];
+    let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(1);
+    let made = patch(
+        context,
+        &there,
+        spec_change(&there, &[("template", template)]),
+        true,
+    )
+    .await?;
+    Ok(PerVersion {
+        v2: ControllersParts {
+            template: there["spec"]["template"].clone(),
+            replicas: there["spec"]["replicas"].as_i64().unwrap_or(1),
+        },
+        v3: ControllersParts {
+            template: made["spec"]["template"].clone(),
+            replicas,
+        },
+    })
 }
 
 /// The saved state; an error names the missing part.

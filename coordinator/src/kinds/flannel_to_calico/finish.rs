@@ -59,53 +59,7 @@ pub async fn finish(
         wait(status, WaitReason::Leftovers, message);
         return Ok(());
     }
-    let flannel = (
-        &settings.flannel_daemon_set_namespace.value,
-        &settings.flannel_daemon_set_name.value,
-    );
-    if let Some(set) = daemon_set(cache, flannel.0, flannel.1) {
-        delete_daemon_set(context, &set).await?;
-        wait(
-            status,
-            WaitReason::DaemonSetRollout,
-            format!("deleting DaemonSet {}/{} and its pods", flannel.0, flannel.1),
-        );
-        return Ok(());
-    }
-    let calico = (
-        &settings.calico_daemon_set_namespace.value,
-        &settings.calico_daemon_set_name.value,
-    );
-    let Some(set) = daemon_set(cache, calico.0, calico.1) else {
-        wait(
-            status,
-            WaitReason::DaemonSetRollout,
-            format!(
-                "DaemonSet {}/{} not found: Calico was removed from the cluster; apply its manifest again",
-                calico.0, calico.1
-            ),
-        );
-        return Ok(());
-    };
-    let read = facts::daemon_sets::daemon_set(&set);
-    if read.node_selector.contains_key(names::NODE_NETWORK_LABEL) {
-        let change = json!({ "spec": { "template": { "spec": {
-            "nodeSelector": { names::NODE_NETWORK_LABEL: null } } } } });
-        let sets: Api<DaemonSet> = Api::namespaced(context.client.clone(), calico.0);
-        write::patch(&sets, set.as_ref(), "removing the node selector of", &change).await?;
-        wait(
-            status,
-            WaitReason::DaemonSetRollout,
-            format!("DaemonSet {}/{}: rollout started", calico.0, calico.1),
-        );
-        return Ok(());
-    }
-    if !read.rolled_out || read.ready < read.desired {
-        let message = format!(
-            "DaemonSet {}/{}: {} of {} pods Ready",
-            calico.0, calico.1, read.ready, read.desired
-        );
-        wait(status, WaitReason::DaemonSetRollout, message);
+    if replace_daemon_sets(context, cache, settings, status).await? {
         return Ok(());
     }
     if let Some(held) = traffic::ending(&memory.traffic, &snapshot) {
@@ -136,6 +90,66 @@ pub async fn finish(
         )
         .await;
     Ok(())
+}
+
+/// Deletes flannel's `DaemonSet`, and then lets Calico's run on every node. Returns whether the status has a wait for one of
+/// them.
+async fn replace_daemon_sets(
+    context: &Context,
+    cache: &Cache,
+    settings: &Settings,
+    status: &mut MigrationStatus,
+) -> Result<bool, WriteError> {
+    let flannel = (
+        &settings.flannel_daemon_set_namespace.value,
+        &settings.flannel_daemon_set_name.value,
+    );
+    if let Some(set) = daemon_set(cache, flannel.0, flannel.1) {
+        delete_daemon_set(context, &set).await?;
+        wait(
+            status,
+            WaitReason::DaemonSetRollout,
+            format!("deleting DaemonSet {}/{} and its pods", flannel.0, flannel.1),
+        );
+        return Ok(true);
+    }
+    let calico = (
+        &settings.calico_daemon_set_namespace.value,
+        &settings.calico_daemon_set_name.value,
+    );
+    let Some(set) = daemon_set(cache, calico.0, calico.1) else {
+        wait(
+            status,
+            WaitReason::DaemonSetRollout,
+            format!(
+                "DaemonSet {}/{} not found: Calico was removed from the cluster; apply its manifest again",
+                calico.0, calico.1
+            ),
+        );
+        return Ok(true);
+    };
+    let read = facts::daemon_sets::daemon_set(&set);
+    if read.node_selector.contains_key(names::NODE_NETWORK_LABEL) {
+        let change = json!({ "spec": { "template": { "spec": {
+            "nodeSelector": { names::NODE_NETWORK_LABEL: null } } } } });
+        let sets: Api<DaemonSet> = Api::namespaced(context.client.clone(), calico.0);
+        write::patch(&sets, set.as_ref(), "removing the node selector of", &change).await?;
+        wait(
+            status,
+            WaitReason::DaemonSetRollout,
+            format!("DaemonSet {}/{}: rollout started", calico.0, calico.1),
+        );
+        return Ok(true);
+    }
+    if !read.rolled_out || read.ready < read.desired {
+        let message = format!(
+            "DaemonSet {}/{}: {} of {} pods Ready",
+            calico.0, calico.1, read.ready, read.desired
+        );
+        wait(status, WaitReason::DaemonSetRollout, message);
+        return Ok(true);
+    }
+    Ok(false)
 }
 
 /// Whether Calico's `DaemonSet` still has the node selector: no cluster-wide object has been restored yet.

@@ -15,6 +15,7 @@ use api::migration::{FlannelToCalico, MigrationPhase, Strategy};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use crash_point::Edge;
+use engine::decision::Wait;
 use engine::rollout::{self, Back, NodeProgress, RolloutNode};
 use flannel_to_calico::node::{NetworkLabel, Policy, Stage};
 use flannel_to_calico::phase::Phase;
@@ -41,7 +42,7 @@ use crate::probe;
 use crate::snapshot::{Snapshot, node_order};
 use crate::steps::step_now;
 use crate::summary::summarize;
-use crate::traffic;
+use crate::traffic::{self, TrafficResult};
 use crate::write::{WriteError, describe};
 use crate::{evict, stop};
 
@@ -68,17 +69,7 @@ pub async fn roll(
     evict::update(context, memory, snapshot.pods());
     let probes = probe::choose(&snapshot, is_untouched);
     probe::delete_spent_probe_pods(context, &snapshot, loses_calicos_address).await?;
-    let fates = fates(context, migration, kind.strategy, &snapshot);
-    let (watched, mut drafts) = traffic::watch(
-        context,
-        &mut memory.traffic,
-        migration,
-        &networks(),
-        fates,
-        &snapshot,
-        status,
-    )
-    .await?;
+    let (watched, mut drafts) = watch(context, memory, migration, kind.strategy, &snapshot, status).await?;
     if is_kept_written(status) {
         drift::record(&snapshot, &mut drafts);
     }
@@ -139,21 +130,59 @@ pub async fn roll(
     }
     count_nodes(context, &snapshot);
     if stop.is_none() && turn::all_are_there(back.as_ref(), &seats) {
-        let held = if restarts(migration, kind) {
-            restart_pods(&round, memory, &order).await?
-        } else {
-            None
-        };
-        match (unprepared.is_empty(), kind.strategy) {
-            (true, strategy) => {
-                finish_or_stay(&snapshot, &context.namespace, strategy, held, status);
-                stop::stay_until_watched(status, watched.wait);
-            }
-            (false, Strategy::InPlace) => status.phase = MigrationPhase::Mixed,
-            (false, Strategy::Drain) => {}
-        }
+        let is_prepared = unprepared.is_empty();
+        end_rollout(&round, memory, kind, &order, is_prepared, watched.wait, status).await?;
     }
     Ok(waits.values().map(|held| held.reason).collect())
+}
+
+/// Keeps the traffic pods, and takes the drafts of the nodes' specs with what agents have to measure.
+async fn watch(
+    context: &Context,
+    memory: &mut Memory,
+    migration: &Migration,
+    strategy: Strategy,
+    snapshot: &Snapshot,
+    status: &mut MigrationStatus,
+) -> Result<(TrafficResult, Drafts), WriteError> {
+    let fates = fates(context, migration, strategy, snapshot);
+    traffic::watch(
+        context,
+        &mut memory.traffic,
+        migration,
+        &networks(),
+        fates,
+        snapshot,
+        status,
+    )
+    .await
+}
+
+/// Restarts the pods that need it once every node has its network, and decides whether the end begins. `is_prepared`: whether
+/// Calico's objects of every node are up to date, `unwatched`: the wait for traffic pods.
+async fn end_rollout(
+    round: &Round<'_>,
+    memory: &mut Memory,
+    kind: &FlannelToCalico,
+    order: &[String],
+    is_prepared: bool,
+    unwatched: Option<Wait>,
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    let held = if restarts(round.migration, kind) {
+        restart_pods(round, memory, order).await?
+    } else {
+        None
+    };
+    match (is_prepared, kind.strategy) {
+        (true, strategy) => {
+            finish_or_stay(round.snapshot, &round.context.namespace, strategy, held, status);
+            stop::stay_until_watched(status, unwatched);
+        }
+        (false, Strategy::InPlace) => status.phase = MigrationPhase::Mixed,
+        (false, Strategy::Drain) => {}
+    }
+    Ok(())
 }
 
 /// Whether a node is on flannel and unchanged.
@@ -296,12 +325,4 @@ async fn start_nodes(
         }
     }
     Ok(())
-}
-
-/// Whether the Node's label says that flannel runs on it.
-pub fn is_on_flannel(node: &Node) -> bool {
-    match network_label(node) {
-        NetworkLabel::Missing | NetworkLabel::Flannel => true,
-        NetworkLabel::Neither | NetworkLabel::Calico | NetworkLabel::Other(_) => false,
-    }
 }

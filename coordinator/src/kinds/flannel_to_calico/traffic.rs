@@ -9,7 +9,7 @@ use engine::traffic::Generation;
 use engine::traffic::pods::{NodeProgress, Place, decide};
 use flannel_to_calico::facts::LegacyPod;
 
-use super::roll::is_on_flannel;
+use super::view::is_on_flannel;
 use crate::context::Context;
 use crate::facts;
 use crate::snapshot::Snapshot;

@@ -100,41 +100,7 @@ pub async fn undo(
         own_pods::delete(context, pod).await?;
     }
     traffic::end(context, &mut memory.traffic, &snapshot, status).await?;
-    let undone = memory
-        .kinds
-        .of::<RollbackFacts>()
-        .of(context, migration, status)
-        .await?;
-    let forgotten: Vec<(String, Option<Vec<String>>)> =
-        futures::stream::iter(snapshot.nodes.values().cloned())
-            .map(|node| {
-                let before = &status.saved_state;
-                let object = snapshot.node_migrations.get(&node.name_any());
-                let saved = saved::of_node(before, &node.name_any(), object.map(AsRef::as_ref));
-                let known = saved::blocks_of(before, saved.as_ref());
-                let ranges = undone.remaining_of(&node, settings);
-                async move {
-                    let forgotten = forget_node(context, &node, saved.as_ref(), ranges.as_ref(), &known);
-                    let kept = context
-                        .obstacles
-                        .attempt(&write::describe(node.as_ref()), forgotten)
-                        .await?;
-                    crash_point::reach("ForgetNode", Edge::Recorded, Some(&node.name_any())).await;
-                    Ok::<_, WriteError>((node.name_any(), kept))
-                }
-            })
-            .buffer_unordered(NODES_AT_ONCE)
-            .try_collect()
-            .await?;
-    let mut kept = Vec::new();
-    for (node, of_node) in forgotten {
-        match of_node {
-            Some(none) if none.is_empty() => undone.forget(node),
-            Some(some) => kept.extend(some),
-            // The write was refused, and is kept as an obstacle.
-            None => {}
-        }
-    }
+    let kept = forget_nodes(context, memory, migration, settings, &snapshot, status).await?;
     if !is_written(context, status) {
         return Ok(());
     }
@@ -188,6 +154,53 @@ pub async fn undo(
         )
         .await;
     Ok(())
+}
+
+/// Removes what Calico's datastore has of each node. Returns the blocks with addresses of other owners: they stay.
+async fn forget_nodes(
+    context: &Context,
+    memory: &mut Memory,
+    migration: &Migration,
+    settings: &Settings,
+    snapshot: &Snapshot,
+    status: &MigrationStatus,
+) -> Result<Vec<String>, WriteError> {
+    let undone = memory
+        .kinds
+        .of::<RollbackFacts>()
+        .of(context, migration, status)
+        .await?;
+    let forgotten: Vec<(String, Option<Vec<String>>)> =
+        futures::stream::iter(snapshot.nodes.values().cloned())
+            .map(|node| {
+                let before = &status.saved_state;
+                let object = snapshot.node_migrations.get(&node.name_any());
+                let saved = saved::of_node(before, &node.name_any(), object.map(AsRef::as_ref));
+                let known = saved::blocks_of(before, saved.as_ref());
+                let ranges = undone.remaining_of(&node, settings);
+                async move {
+                    let forgotten = forget_node(context, &node, saved.as_ref(), ranges.as_ref(), &known);
+                    let kept = context
+                        .obstacles
+                        .attempt(&write::describe(node.as_ref()), forgotten)
+                        .await?;
+                    crash_point::reach("ForgetNode", Edge::Recorded, Some(&node.name_any())).await;
+                    Ok::<_, WriteError>((node.name_any(), kept))
+                }
+            })
+            .buffer_unordered(NODES_AT_ONCE)
+            .try_collect()
+            .await?;
+    let mut kept = Vec::new();
+    for (node, of_node) in forgotten {
+        match of_node {
+            Some(none) if none.is_empty() => undone.forget(node),
+            Some(some) => kept.extend(some),
+            // The write was refused, and is kept as an obstacle.
+            None => {}
+        }
+    }
+    Ok(kept)
 }
 
 /// Removes Calico's data of one node, including its blocks of these ranges (`None` if they are removed already). Returns the

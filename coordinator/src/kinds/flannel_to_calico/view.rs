@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use crate::cordon;
-use crate::evict::Refusals;
+use crate::evictions::Refusals;
 use crate::facts;
 use crate::probe::probe_pod;
 use crate::snapshot::Snapshot;
@@ -115,4 +115,12 @@ pub fn view<'snapshot>(
 pub fn network_label(node: &Node) -> NetworkLabel {
     let label = node.labels().get(names::NODE_NETWORK_LABEL);
     NetworkLabel::read(label.map(String::as_str))
+}
+
+/// Whether the Node's label says that flannel runs on it.
+pub fn is_on_flannel(node: &Node) -> bool {
+    match network_label(node) {
+        NetworkLabel::Missing | NetworkLabel::Flannel => true,
+        NetworkLabel::Neither | NetworkLabel::Calico | NetworkLabel::Other(_) => false,
+    }
 }

@@ -10,7 +10,6 @@ use kube::core::DynamicObject;
 use pod_cidr::facts::Pool;
 use pod_cidr::ipam::{Block, Claim, Ipam};
 use pod_cidr::unclear::{Unclear, UnclearIpam};
-use serde_json::Value;
 
 use super::objects;
 use crate::facts;
@@ -197,15 +196,10 @@ pub fn warnings<'found>(
         .collect()
 }
 
-/// The value, cut to the space of a line.
-pub fn shown(value: &Value) -> String {
-    facts::shown(&value.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

@@ -8,6 +8,7 @@ mod by_node;
 #[cfg(test)]
 mod by_node_scenarios;
 mod calico_nodes;
+mod calico_objects;
 mod datastore;
 mod drive;
 #[cfg(test)]

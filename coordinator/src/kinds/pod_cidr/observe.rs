@@ -1,15 +1,15 @@
 //! The inputs of one pass's decision, and the decision.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::MigrationStatus;
 use api::migration::PodCidrStatus;
 use engine::decision::Direction;
-use engine::moves;
+use engine::moves::{self, Health, Resident, Workload};
 use engine::residents::{health, residents, workloads_of};
 use ipnet::IpNet;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use pod_cidr::decide::{Next, Policy, PoolRole, PoolView, View, decide};
 use pod_cidr::hardcoded_range::{self, RangeUse};
@@ -44,11 +44,7 @@ impl Pass<'_> {
             PoolRole::Old => (to, from),
             PoolRole::New => (from, to),
         };
-        known.source_closed_at = match openness(self.pool(self.source_pool(), known)) {
-            Openness::Closed => known.source_closed_at.or(Some(self.now)),
-            Openness::Absent => known.source_closed_at,
-            Openness::OptIn | Openness::Narrowed | Openness::AllPods => None,
-        };
+        known.source_closed_at = self.source_closed_at(known);
         let pods = self.snapshot.pods();
         evict::update(self.context, memory, pods);
         progress::count(known, pods, self.direction, status);
@@ -71,19 +67,7 @@ impl Pass<'_> {
         let with_pods: BTreeSet<&str> = nodes.collect();
         let have_to_move = !with_pods.is_empty();
         let once_moved = if have_to_move { Pace::Counted } else { Pace::Waited };
-        let started_at = status.started_at.unwrap_or(self.now);
-        let mut workload_health = health(self.workloads, &self.saved.ill, started_at);
-        let goes_back = self.direction == Direction::Rollback;
-        let name = self.migration.name_any();
-        stalls::mark(
-            memory,
-            &name,
-            &residents,
-            movers,
-            &mut workload_health,
-            goes_back,
-            self.now,
-        );
+        let workload_health = self.workload_health(memory, &residents, movers, status);
         let held = self.traffic(memory, have_to_move, known, status).await?;
         let left = self
             .remaining(memory, &left_range, have_to_move, once_moved, known)
@@ -129,6 +113,31 @@ impl Pass<'_> {
             nodes: by_node.as_deref(),
         };
         Ok((decide(&view, &self.policy(gate.hold.clone()), self.now), gate))
+    }
+
+    /// Time since which the source pool is closed.
+    fn source_closed_at(&self, known: &PodCidrStatus) -> Option<Timestamp> {
+        match openness(self.pool(self.source_pool(), known)) {
+            Openness::Closed => known.source_closed_at.or(Some(self.now)),
+            Openness::Absent => known.source_closed_at,
+            Openness::OptIn | Openness::Narrowed | Openness::AllPods => None,
+        }
+    }
+
+    /// Health of every workload; a stalled namespace is marked.
+    fn workload_health(
+        &self,
+        memory: &mut Memory,
+        residents: &[Resident<'_>],
+        movers: moves::Movers<'_>,
+        status: &MigrationStatus,
+    ) -> BTreeMap<Workload, Health> {
+        let started_at = status.started_at.unwrap_or(self.now);
+        let mut health = health(self.workloads, &self.saved.ill, started_at);
+        let goes_back = self.direction == Direction::Rollback;
+        let name = self.migration.name_any();
+        stalls::mark(memory, &name, residents, movers, &mut health, goes_back, self.now);
+        health
     }
 
     /// Objects that contain a range. Those of tenants go to the warnings. `ranges`: the source range and the target range.

@@ -3,43 +3,33 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ::calico::runs_calico_node;
 use api::NodeMigration;
 use api::migration::PodCidr;
-use engine::cluster::{DaemonSet, Malformed};
-use engine::owner::KUBE_SYSTEM;
+use engine::cluster::Malformed;
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
-use k8s_openapi::api::networking::v1::{NetworkPolicy, ServiceCIDR};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{Namespace, Service};
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::core::DynamicObject;
 use pod_cidr::calico_node::CalicoNode;
 use pod_cidr::checks::permissions;
 use pod_cidr::datastore::DatastoreFacts;
 use pod_cidr::facts::ClusterFacts;
 use pod_cidr::hardcoded_range::RangeUse;
-use pod_cidr::ipam::{Block, Ipam};
+use pod_cidr::ipam::Block;
 use pod_cidr::unclear::Unclear;
 
+use super::calico_objects::{blocks, calicos_daemon_sets, mentions};
 use super::malformed::{self, Claims, Pools};
 use super::read_cache::ReadCache;
-use super::{calico_nodes, datastore, objects, places};
+use super::{calico_nodes, datastore, objects};
 use crate::cache::Cache;
+use crate::calico;
 use crate::calico::store::Store;
-use crate::calico::{self, Kind};
 use crate::context::Context;
 use crate::etcd_access::problem;
 use crate::facts::workloads::backends;
 use crate::write::WriteError;
 use crate::{facts, read, workloads};
-
-/// Calico's kinds that contain ranges for policies.
-const POLICIES: [Kind; 4] = [
-    Kind("GlobalNetworkPolicy", "globalnetworkpolicies"),
-    Kind("NetworkPolicy", "networkpolicies"),
-    Kind("GlobalNetworkSet", "globalnetworksets"),
-    Kind("NetworkSet", "networksets"),
-];
 
 /// Ranges that Services have or may have, each with the object that has it. In a cluster without `ServiceCIDR`s, the addresses of Services.
 async fn service_ranges(context: &Context) -> Result<Vec<(String, IpNet)>, WriteError> {
@@ -199,88 +189,4 @@ async fn in_calico(
 /// Every `IPPool`.
 pub async fn pools(store: &Store) -> Result<Pools, WriteError> {
     Ok(malformed::pools(&store.list(calico::IP_POOL).await?))
-}
-
-/// The allocations and reservations of Calico's IPAM.
-pub async fn ipam(store: &Store) -> Result<Ipam, WriteError> {
-    let (claims, reservations) = tokio::try_join!(
-        store.each(calico::BLOCK_AFFINITY, |object| Some(malformed::claim(&object))),
-        store.each(calico::IP_RESERVATION, |object| Some(objects::reserved(&object))),
-    )?;
-    // The claims give the range of a malformed block.
-    let claims = Claims::of(claims);
-    let blocks = blocks(store, &claims).await?;
-    Ok(malformed::ipam(blocks, claims, reservations))
-}
-
-/// Every block, reduced to the fields that decisions need.
-async fn blocks(store: &Store, claims: &Claims) -> Result<Vec<Result<Block, Unclear>>, WriteError> {
-    let kept = |object: DynamicObject| Some(malformed::block(&object, claims));
-    store.each(calico::IPAM_BLOCK, kept).await
-}
-
-/// Objects that contain a range. `begun_with`: namespace and name of Calico's `DaemonSet`, once the migration has started.
-pub async fn mentions(
-    context: &Context,
-    cache: &Cache,
-    store: &Store,
-    kind: &PodCidr,
-    begun_with: Option<(&str, &str)>,
-) -> Result<Vec<RangeUse>, WriteError> {
-    let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
-    let daemon_set = ::calico::saved_daemon_set(&daemon_sets, begun_with);
-    let detected = daemon_set.map(|set| set.namespace.as_str());
-    let known = begun_with.map(|(namespace, _)| namespace);
-    let system: Vec<&str> = [Some(context.namespace.as_str()), known.or(detected)]
-        .into_iter()
-        .flatten()
-        .collect();
-    let named = ["kubeadm-config", "kube-proxy"].map(|name| (KUBE_SYSTEM.to_owned(), name.to_owned()));
-    let of_policy = |object: NetworkPolicy| places::network_policy(&object, &system, kind);
-    let (maps, of_policies) = tokio::try_join!(
-        read::config_maps(context, named.into()),
-        read::each(context, "NetworkPolicies", of_policy),
-    )?;
-    let mut mentions: Vec<RangeUse> = daemon_set
-        .into_iter()
-        .flat_map(|set| places::calico(set, &config_maps, &system))
-        .collect();
-    for map in &maps {
-        mentions.extend(match map.name_any().as_str() {
-            "kubeadm-config" => places::kubeadm(map),
-            _ => places::kube_proxy(map),
-        });
-    }
-    mentions.extend(of_policies);
-    for policies in POLICIES {
-        let of_policy = |object: DynamicObject| places::calico_policy(policies.0, &object, &system, kind);
-        mentions.extend(store.each(policies, of_policy).await?);
-    }
-    let managers = objects::controller_managers(&cache.pods.index());
-    mentions.extend(managers.iter().filter_map(places::controller_manager));
-    Ok(mentions)
-}
-
-/// Calico's `DaemonSet`s, and the data of the `ConfigMap`s that they refer to.
-async fn calicos_daemon_sets(
-    context: &Context,
-    cache: &Cache,
-) -> Result<(Vec<DaemonSet>, ::calico::ConfigMaps), WriteError> {
-    let sets: Vec<DaemonSet> = cache
-        .daemon_sets
-        .state()
-        .iter()
-        .map(|found| facts::daemon_sets::daemon_set(found))
-        .filter(runs_calico_node)
-        .collect();
-    let wanted = sets
-        .iter()
-        .flat_map(|set| {
-            let names = set.referred_config_maps().into_iter();
-            names.map(|name| (set.namespace.clone(), name.to_owned()))
-        })
-        .collect();
-    let maps: Vec<ConfigMap> = read::config_maps(context, wanted).await?;
-    let maps = maps.iter().map(facts::daemon_sets::config_map).collect();
-    Ok((sets, maps))
 }

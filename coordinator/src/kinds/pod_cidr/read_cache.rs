@@ -12,7 +12,7 @@ use pod_cidr::datastore::{Datastore, changed_message};
 use pod_cidr::hardcoded_range::RangeUse;
 use pod_cidr::ipam::Ipam;
 
-use super::{datastore, read};
+use super::{calico_objects, datastore};
 use crate::cache::Cache;
 use crate::calico::store::Store;
 use crate::context::Context;
@@ -94,7 +94,7 @@ impl ReadCache {
         pace: Pace,
     ) -> Result<Arc<[RangeUse]>, WriteError> {
         let reading = async {
-            let found = read::mentions(context, cache, store, kind, Some(begun_with)).await?;
+            let found = calico_objects::mentions(context, cache, store, kind, Some(begun_with)).await?;
             Ok(Arc::from(found))
         };
         refresh(&mut self.mentions, pace, reading).await.cloned()
@@ -116,7 +116,7 @@ impl ReadCache {
         // While blocks are released in batches, the released ones are known.
         let pace = if released.is_empty() { pace } else { Pace::Counted };
         let reading = async {
-            let ipam = read::ipam(store).await?;
+            let ipam = calico_objects::ipam(store).await?;
             released.clear();
             Ok(Arc::new(ipam))
         };

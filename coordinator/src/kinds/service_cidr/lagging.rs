@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use service_cidr::host::{ExpectedPorts, ServicePort};
 
-use super::knowledge::{Answers, unknown};
+use super::answers::{Answers, unknown};
 
 /// Most ports of a node that are tracked: kube-proxy writes its rules for all ports at once.
 const MOST: usize = 8;
@@ -102,7 +102,7 @@ mod tests {
     use engine::found::Found;
     use service_cidr::host::HostFacts;
 
-    use super::super::knowledge::Answer;
+    use super::super::answers::Answer;
     use super::*;
 
     const PATIENCE: Duration = Duration::from_mins(2);

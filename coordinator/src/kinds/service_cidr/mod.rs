@@ -3,6 +3,7 @@
 //! `read` and `view` read, the kind decides, and `apply` runs one step. Forward and back are the same procedure between two ranges.
 
 mod adopt;
+mod answers;
 mod api_servers;
 mod apply;
 pub mod assigned_addresses;

@@ -8,9 +8,9 @@ use serde_json::Value;
 use service_cidr::class::addresses;
 use service_cidr::endpoints;
 use service_cidr::entry::node_ports;
-use service_cidr::exchange::{Bridge, Endpoints, Helper, Own, Parts, Role, Taken, View};
+use service_cidr::exchange::{Bridge, Endpoints, Helper, Own, Part, Parts, Role, Taken, View};
 use service_cidr::objects::{self, BridgeFacts, Objects, helper_name};
-use service_cidr::side::Sides;
+use service_cidr::side::{Side, Sides};
 
 use super::exchange::{Seen, Subject};
 use super::index::Slice;
@@ -64,65 +64,26 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
     // updated once it is the only one.
     let is_last = own == Own::At(subject.goal) && helpers.len() <= 1;
     let is_followed = !subject.is_restless || is_last;
-    let endpoints = |role: Role, helper: &Value| {
-        let families = objects.families(role);
-        let families: Vec<&str> = families.iter().map(String::as_str).collect();
-        if !is_followed && (any_serves(&of_helper(role)) || !is_answered) {
-            // The helper answers with the Service's former content.
-            Endpoints::Same
-        } else if is_followed && objects.refresh(role, helper).is_some() {
-            Endpoints::Edited
-        } else if is_selected {
-            let helpers = of_helper(role);
-            endpoints::difference(
-                wanted.iter().map(|slice| &slice.endpoints),
-                helpers.iter().map(|slice| &slice.endpoints),
-                &families,
-            )
-            .map_or(Endpoints::Same, |(missing, other)| {
-                Endpoints::Missing(endpoints_differ(namespace, name, role, missing, other))
-            })
-        } else if endpoints::copies(&slices, helper, copies.get(&role).map_or(&[], Vec::as_slice)).is_empty()
-        {
-            Endpoints::Same
-        } else {
-            Endpoints::ToCopy
-        }
-    };
-    let known = |role: Role, helper: &Value| match endpoints(role, helper) {
-        Endpoints::Same if is_answered => {
-            (around.unknown)(role, helper).map_or(Endpoints::Same, Endpoints::Missing)
-        }
-        other => other,
-    };
-    let helper = |side| {
-        let role = Role::Address(side);
-        let Some(helper) = helpers.get(&role) else {
-            return Helper::Absent;
-        };
-        match objects::own(helper, &subject.addresses) {
-            // The bridge answers for the helper until every node knows it.
-            Own::At(found) if found == side => Helper::Home(endpoints(role, helper)),
-            _ if helper["spec"]["type"] == "ExternalName" => Helper::Parked(endpoints(role, helper)),
-            Own::At(_) | Own::Away(_) | Own::Elsewhere(_) => Helper::Warming(known(role, helper)),
-        }
-    };
-    let bridge = |part| {
-        let role = Role::Bridge(part);
-        match helpers.get(&role) {
-            None if objects.needs(part) => Bridge::Absent,
-            None => Bridge::NotNeeded,
-            Some(bridge) if objects.answer(part, bridge).is_some() => Bridge::Silent,
-            Some(bridge) => Bridge::Stands(known(role, bridge)),
-        }
+    let state = HelperStates {
+        observed,
+        subject,
+        around,
+        objects,
+        helpers: &helpers,
+        slices: &slices,
+        copies: &copies,
+        wanted,
+        is_selected,
+        is_answered,
+        is_followed,
     };
     let view = View {
         name: format!("{namespace}/{name}"),
         goal: subject.goal,
         taken: taken(observed, subject, &service, &own),
         own: own.clone(),
-        helpers: Sides::each(helper),
-        bridge: Parts::each(bridge),
+        helpers: Sides::each(|side| state.helper(side)),
+        bridge: Parts::each(|part| state.bridge(part)),
         is_marked: objects::before(&service).is_some(),
         source_is_used: subject.source_is_used,
         source_is_assignable: subject.source_is_allocated,
@@ -135,6 +96,90 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
         copies,
         view,
     })
+}
+
+/// The helpers of one Service, and what their state depends on.
+struct HelperStates<'look> {
+    observed: &'look Observed<'look>,
+    subject: &'look Subject,
+    around: &'look Around<'look>,
+    objects: Objects<'look>,
+    helpers: &'look BTreeMap<Role, Value>,
+    /// The slices that are copied, and their copies, by helper.
+    slices: &'look [Value],
+    copies: &'look BTreeMap<Role, Vec<Value>>,
+    /// The slices that a helper's have to equal.
+    wanted: Vec<&'look Slice>,
+    is_selected: bool,
+    is_answered: bool,
+    /// Whether helpers follow the edits of the Service's owner.
+    is_followed: bool,
+}
+
+impl HelperStates<'_> {
+    /// The endpoints of a helper, compared with those of its Service.
+    fn endpoints(&self, role: Role, helper: &Value) -> Endpoints {
+        let (namespace, name) = (self.subject.namespace.as_str(), self.subject.name.as_str());
+        let of_helper = || self.observed.slices(namespace, &helper_name(name, role));
+        let families = self.objects.families(role);
+        let families: Vec<&str> = families.iter().map(String::as_str).collect();
+        if !self.is_followed && (any_serves(&of_helper()) || !self.is_answered) {
+            // The helper answers with the Service's former content.
+            Endpoints::Same
+        } else if self.is_followed && self.objects.refresh(role, helper).is_some() {
+            Endpoints::Edited
+        } else if self.is_selected {
+            let helpers = of_helper();
+            endpoints::difference(
+                self.wanted.iter().map(|slice| &slice.endpoints),
+                helpers.iter().map(|slice| &slice.endpoints),
+                &families,
+            )
+            .map_or(Endpoints::Same, |(missing, other)| {
+                Endpoints::Missing(endpoints_differ(namespace, name, role, missing, other))
+            })
+        } else {
+            let copied = self.copies.get(&role).map_or(&[][..], Vec::as_slice);
+            if endpoints::copies(self.slices, helper, copied).is_empty() {
+                Endpoints::Same
+            } else {
+                Endpoints::ToCopy
+            }
+        }
+    }
+
+    /// The same, once every node has to know the helper.
+    fn known(&self, role: Role, helper: &Value) -> Endpoints {
+        match self.endpoints(role, helper) {
+            Endpoints::Same if self.is_answered => {
+                (self.around.unknown)(role, helper).map_or(Endpoints::Same, Endpoints::Missing)
+            }
+            other => other,
+        }
+    }
+
+    fn helper(&self, side: Side) -> Helper {
+        let role = Role::Address(side);
+        let Some(helper) = self.helpers.get(&role) else {
+            return Helper::Absent;
+        };
+        match objects::own(helper, &self.subject.addresses) {
+            // The bridge answers for the helper until every node knows it.
+            Own::At(found) if found == side => Helper::Home(self.endpoints(role, helper)),
+            _ if helper["spec"]["type"] == "ExternalName" => Helper::Parked(self.endpoints(role, helper)),
+            Own::At(_) | Own::Away(_) | Own::Elsewhere(_) => Helper::Warming(self.known(role, helper)),
+        }
+    }
+
+    fn bridge(&self, part: Part) -> Bridge {
+        let role = Role::Bridge(part);
+        match self.helpers.get(&role) {
+            None if self.objects.needs(part) => Bridge::Absent,
+            None => Bridge::NotNeeded,
+            Some(bridge) if self.objects.answer(part, bridge).is_some() => Bridge::Silent,
+            Some(bridge) => Bridge::Stands(self.known(role, bridge)),
+        }
+    }
 }
 
 /// Other Services that have what this Service needs.

@@ -158,20 +158,7 @@ impl Act<'_> {
                 if let Some(step) = spec.step.take() {
                     finish_stage(context, spec, step, now);
                 }
-                let of_kind = spec.flannel_to_calico.get_or_insert_default();
-                of_kind.goal = Goal::Hold;
-                of_kind.imported_addresses = Vec::new();
-                of_kind.label.pending = None;
-                *spec = NodeMigrationSpec {
-                    rolling_back: false,
-                    started: false,
-                    skipped: false,
-                    started_at: None,
-                    finished_at: None,
-                    finished_before_rollback: None,
-                    returned_at: Some(now),
-                    ..spec.clone()
-                };
+                *spec = returned(spec, now);
                 let note = format!("node {name}: back on flannel, in its previous state");
                 context
                     .events
@@ -200,4 +187,23 @@ impl Act<'_> {
         }
         Ok(Outcome::Written)
     }
+}
+
+/// The spec of a node that is back on flannel: as before the migration, with the time of the return.
+fn returned(spec: &NodeMigrationSpec, now: Timestamp) -> NodeMigrationSpec {
+    let mut spec = NodeMigrationSpec {
+        rolling_back: false,
+        started: false,
+        skipped: false,
+        started_at: None,
+        finished_at: None,
+        finished_before_rollback: None,
+        returned_at: Some(now),
+        ..spec.clone()
+    };
+    let of_kind = spec.flannel_to_calico.get_or_insert_default();
+    of_kind.goal = Goal::Hold;
+    of_kind.imported_addresses = Vec::new();
+    of_kind.label.pending = None;
+    spec
 }

@@ -3,20 +3,14 @@
 use api::NodeMigration;
 use api::node_migration::NodeMigrationSpec;
 use flannel_to_calico::node::NodeView;
-use k8s_openapi::api::core::v1::Node;
 
-use super::round::Round;
+use super::round::{Round, first_step};
 use crate::cordon;
 use crate::events::EventLevel;
 use crate::node_migrations::update_spec;
 use crate::obstacles::refusal;
 use crate::summary::WaitReport;
-use crate::write::{WriteError, describe};
-
-/// Name of the obstacle for the first step of a released node.
-pub(super) fn first_step(node: &Node) -> String {
-    format!("first step of {}", describe(node))
-}
+use crate::write::WriteError;
 
 impl Round<'_> {
     /// Releases a node of which only the cordon has changed, and removes the cordon if it is the migration's. If that fails, the

@@ -23,7 +23,6 @@ use super::super::node_objects::Outcome;
 use super::super::view::view;
 use super::perform::Act;
 use super::record::{is_written, publish_event, record};
-use super::release::first_step;
 use crate::context::Context;
 use crate::cordon;
 use crate::drafts::Drafts;
@@ -55,6 +54,20 @@ pub(super) struct RoundResult {
     pub(super) blocked: BTreeMap<String, String>,
 }
 
+/// Name of the obstacle for the first step of a released node.
+pub(super) fn first_step(node: &Node) -> String {
+    format!("first step of {}", describe(node))
+}
+
+/// Name of the obstacle for the next step of a node.
+fn obstacle(node: &Node, is_unchanged: bool) -> String {
+    if is_unchanged {
+        first_step(node)
+    } else {
+        describe(node)
+    }
+}
+
 impl Round<'_> {
     /// Takes the next step of each of these nodes that was ever admitted.
     pub(super) async fn work(
@@ -67,22 +80,9 @@ impl Round<'_> {
         // A copy: an eviction below adds to them.
         let refusals = memory.refusals.clone();
         for node in nodes {
-            let (Some(object), Some(node_object)) = (
-                self.snapshot.node_migrations.get(node),
-                self.snapshot.nodes.get(node),
-            ) else {
+            let Some((object, node_object)) = self.admitted(node).await? else {
                 continue;
             };
-            // Most nodes wait: no view is built for them.
-            if !object.spec.started && !object.spec.skipped {
-                continue;
-            }
-            if !object.spec.started || object.spec.finished_at.is_some() {
-                self.remove_leftover_cordon(node_object).await?;
-            }
-            if !object.spec.started {
-                continue;
-            }
             let probers = self.probes.probers.get(node).cloned().unwrap_or_default();
             let name = self.migration.name_any();
             let view = view(self.snapshot, self.settings, node, &name, &refusals, probers);
@@ -90,11 +90,7 @@ impl Round<'_> {
                 continue;
             };
             let unchanged = is_unchanged(&view);
-            let key = if unchanged {
-                first_step(node_object)
-            } else {
-                describe(node_object.as_ref())
-            };
+            let key = obstacle(node_object, unchanged);
             if let Some(message) = self.context.obstacles.reason_to_wait(&key, self.now) {
                 worked
                     .waits
@@ -159,6 +155,24 @@ impl Round<'_> {
             }
         }
         Ok(worked)
+    }
+
+    /// The objects of a node that was admitted; `None` for any other node.
+    async fn admitted(&self, node: &str) -> Result<Option<(&Arc<NodeMigration>, &Arc<Node>)>, WriteError> {
+        let (Some(object), Some(node_object)) = (
+            self.snapshot.node_migrations.get(node),
+            self.snapshot.nodes.get(node),
+        ) else {
+            return Ok(None);
+        };
+        // Most nodes wait: no view is built for them.
+        if !object.spec.started && !object.spec.skipped {
+            return Ok(None);
+        }
+        if !object.spec.started || object.spec.finished_at.is_some() {
+            self.remove_leftover_cordon(node_object).await?;
+        }
+        Ok(object.spec.started.then_some((object, node_object)))
     }
 
     /// Removes the cordon of a node that is not in progress: its earlier write may have succeeded without an answer.

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::super::node_objects;
-use super::release::first_step;
-use super::{is_on_flannel, turn};
+use super::super::view::is_on_flannel;
+use super::round::first_step;
+use super::turn;
 use crate::context::Context;
 use crate::snapshot::Snapshot;
 use crate::write::describe;
