@@ -108,7 +108,7 @@ pub trait AgentKind: Sized {
 
     /// Waits until a new observation is needed although neither the host nor the spec has changed.
     async fn question_changed(&mut self) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// The MTU of pods on this node; `None` if the settings do not say it.

@@ -96,6 +96,15 @@ async fn answer(echo: Echo) -> anyhow::Result<()> {
     }
 }
 
+/// Address of the API server and credentials.
+async fn configuration() -> anyhow::Result<Config> {
+    let mut config = Config::infer().await.context(
+        "no configuration of the API server found (tried $KUBECONFIG, ~/.kube/config, in-cluster)",
+    )?;
+    config.connect_timeout = Some(REQUEST_LIMIT);
+    Ok(config)
+}
+
 async fn run_agent(run: Run) -> anyhow::Result<()> {
     let Run {
         node_name,
@@ -113,10 +122,7 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
         log: _,
     } = run;
     let node = node_name.context("node name is not set: set NODE_NAME or --node-name")?;
-    let mut config = Config::infer().await.context(
-        "no configuration of the API server found (tried $KUBECONFIG, ~/.kube/config, in-cluster)",
-    )?;
-    config.connect_timeout = Some(REQUEST_LIMIT);
+    let mut config = configuration().await?;
     let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
     let requests: Arc<dyn ClientObserver> = Arc::new(metrics.api.clone());
     let watching = runtime::client::client(config.clone(), requests.clone(), RATE)
@@ -138,8 +144,7 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let (seen, mut goals) = goal::follow(watching.clone(), &node);
     let (watched, watches) = Watched::start(&watching, &seen);
-    let (of_metrics, of_health) = (Arc::clone(&metrics), Arc::clone(&health));
-    let of_node = node.clone();
+    let (of_node, of_metrics, of_health) = (node.clone(), Arc::clone(&metrics), Arc::clone(&health));
     let parts = move |folders| HostParts {
         node: of_node,
         paths: Paths {

@@ -1,10 +1,5 @@
 //! `Migration`: the desired and the observed state of one migration.
 
-#![expect(
-    clippy::duplicated_attributes,
-    reason = "each printcolumn has a type of its own"
-)]
-
 use std::collections::BTreeMap;
 
 pub use calico::etcd_access::EtcdAccess;
@@ -63,7 +58,7 @@ macro_rules! migration {
         pub struct MigrationSpec {
             $(
                 $(#[cfg($($cfg)*)])?
-                #[allow(missing_docs, reason = "the documentation is that of the type")]
+                #[expect(missing_docs, reason = "the documentation is that of the type")]
                 #[serde(default, skip_serializing_if = "Option::is_none")]
                 pub $field: Option<::$field::api::Spec>,
             )+
@@ -158,7 +153,7 @@ macro_rules! migration {
             pub warnings: Option<Warnings>,
             $(
                 $(#[cfg($($cfg)*)])?
-                #[allow(missing_docs, reason = "the documentation is that of the type")]
+                #[expect(missing_docs, reason = "the documentation is that of the type")]
                 #[serde(default, skip_serializing_if = "Option::is_none")]
                 pub $field: Option<::$field::api::Status>,
             )+

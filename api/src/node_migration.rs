@@ -1,10 +1,5 @@
 //! `NodeMigration`: the goal of one node (written by the coordinator) and its state (written by the agent on that node).
 
-#![expect(
-    clippy::duplicated_attributes,
-    reason = "each printcolumn has a type of its own"
-)]
-
 pub use engine::time_limit::TimeLimit;
 use jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
@@ -44,7 +39,7 @@ macro_rules! node_migration {
             pub migration: String,
             $(
                 $(#[cfg($($cfg)*)])?
-                #[allow(missing_docs, reason = "the documentation is that of the type")]
+                #[expect(missing_docs, reason = "the documentation is that of the type")]
                 #[serde(default, skip_serializing_if = "Option::is_none")]
                 pub $field: Option<::$field::api::NodeSpec>,
             )+
@@ -125,7 +120,7 @@ macro_rules! node_migration {
             pub failure: Option<Failure>,
             $(
                 $(#[cfg($($cfg)*)])?
-                #[allow(missing_docs, reason = "the documentation is that of the type")]
+                #[expect(missing_docs, reason = "the documentation is that of the type")]
                 #[serde(default, skip_serializing_if = "Option::is_none")]
                 pub $field: Option<::$field::api::NodeStatus>,
             )+

@@ -330,13 +330,17 @@ fn every_check_of_a_host_has_its_heading() {
     );
 }
 
-/// One step of each variant. A new variant does not compile until it is added here.
-fn host_steps() -> Vec<HostStep> {
-    let object = FirewallObject {
+fn firewall_object() -> FirewallObject {
+    FirewallObject {
         backend: FirewallBackend::IptablesNft,
         table: "nat".to_owned(),
         chain: "FLANNEL-POSTRTG".to_owned(),
-    };
+    }
+}
+
+/// One step of each variant. A new variant does not compile until it is added here.
+fn host_steps() -> Vec<HostStep> {
+    let object = firewall_object();
     let steps = vec![
         HostStep::WithdrawSubnetEnvironment,
         HostStep::DeleteVxlanDevice("flannel.1".to_owned()),

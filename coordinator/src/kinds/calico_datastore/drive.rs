@@ -6,7 +6,7 @@ use api::{Migration, MigrationStatus};
 use calico_datastore::cluster::calico::Calico;
 use calico_datastore::cluster::decide::{decide, urgent};
 use calico_datastore::cluster::step::{Stage, Step};
-use calico_datastore::cluster::view::{Next, Policy};
+use calico_datastore::cluster::view::{Next, Policy, StoresView, Work};
 use engine::decision::WaitReason;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -102,66 +102,9 @@ pub async fn advance(
         .ok()
         .and_then(|stores| urgent(pass.direction(&known), stores, &work, pass.now));
     if let Some(next) = first {
-        let direction = pass.direction(&known);
-        pass.enter(&next, direction, &mut known, status);
-        match staged::report(next.decision, status) {
-            Some(step) => {
-                let made = pass.run_on_stores(&step, &mut known, memory).await;
-                done(Ok(made), status)?;
-            }
-            None => {}
-        }
-        status.calico_datastore = Some(Box::new(known));
-        return Ok(());
-    }
-    let adopted = super::adopt(context, cache, migration).await;
-    let gate = pass.traffic(memory, &known, adopted, status).await;
-    let Some(observed) = pass.observe(&known).await? else {
-        let message = format!(
-            "DaemonSet {} was deleted. Apply it again (for v2 while Calico works with etcd v2), and the migration continues",
-            known.settings.daemon_set.value
-        );
-        wait(status, WaitReason::DaemonSetRollout, message);
-        status.calico_datastore = Some(Box::new(known));
-        return Ok(());
-    };
-    let is_past = matches!(&stores, Ok(stores) if stores.is_past_the_point_of_no_return());
-    let controllers = pass.controllers(&known, &observed);
-    let controllers_work = pass
-        .controllers_progress(memory, &known, &stores, controllers.as_ref())
-        .await;
-    let view = pass.view(&known, &observed, stores, controllers, controllers_work, &work);
-    let policy = Policy {
-        at_once: limits::rules(migration)
-            .max_unavailable
-            .resolve(observed.nodes.len()),
-        hold: gate.hold.clone(),
-    };
-    let next = decide(&view, &policy);
-    let direction = if is_past {
-        Direction::Forward
+        pass.act_on_stores(next, memory, &mut known, status).await?;
     } else {
-        pass.direction(&known)
-    };
-    pass.enter(&next, direction, &mut known, status);
-    progress(status, &observed, direction);
-    match staged::report(next.decision, status) {
-        Some(Step::Finish) => pass.finish(direction, memory, &mut known, status).await?,
-        Some(step) => {
-            let made = Box::pin(pass.run(&step, &mut known, memory, &observed)).await;
-            done(made, status)?;
-        }
-        None => {}
-    }
-    // On the way back lost probes stop nothing.
-    if direction == Direction::Forward {
-        gate.halt(status);
-    }
-    if is_past && pass.is_rollback_requested() && !status.phase.is_over() {
-        status.message = format!(
-            "{}. No rollback: the migration is past its point of no return and completes, because Calico works with etcd v3",
-            status.message.trim_end_matches('.')
-        );
+        Box::pin(pass.act(stores, &work, memory, &mut known, status)).await?;
     }
     status.calico_datastore = Some(Box::new(known));
     Ok(())
@@ -196,6 +139,83 @@ fn progress(status: &mut MigrationStatus, observed: &Observed, direction: Direct
 }
 
 impl Pass<'_> {
+    /// Runs a step on the stores that comes before everything else.
+    async fn act_on_stores(
+        &self,
+        next: Next,
+        memory: &mut Memory,
+        known: &mut CalicoDatastoreStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        let direction = self.direction(known);
+        self.enter(&next, direction, known, status);
+        if let Some(step) = staged::report(next.decision, status) {
+            let outcome = self.run_on_stores(&step, known, memory).await;
+            done(Ok(outcome), status)?;
+        }
+        Ok(())
+    }
+
+    /// Observes the cluster, decides, and runs one step.
+    async fn act(
+        &self,
+        stores: Result<StoresView, String>,
+        work: &Work,
+        memory: &mut Memory,
+        known: &mut CalicoDatastoreStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        let adopted = super::adopt(self.context, self.cache, self.migration).await;
+        let gate = self.traffic(memory, known, adopted, status).await;
+        let Some(observed) = self.observe(known).await? else {
+            let message = format!(
+                "DaemonSet {} was deleted. Apply it again (for v2 while Calico works with etcd v2), and the migration continues",
+                known.settings.daemon_set.value
+            );
+            wait(status, WaitReason::DaemonSetRollout, message);
+            return Ok(());
+        };
+        let is_past = matches!(&stores, Ok(stores) if stores.is_past_the_point_of_no_return());
+        let controllers = self.controllers(known, &observed);
+        let controllers_work = self
+            .controllers_progress(memory, known, &stores, controllers.as_ref())
+            .await;
+        let view = self.view(known, &observed, stores, controllers, controllers_work, work);
+        let policy = Policy {
+            at_once: limits::rules(self.migration)
+                .max_unavailable
+                .resolve(observed.nodes.len()),
+            hold: gate.hold.clone(),
+        };
+        let next = decide(&view, &policy);
+        let direction = if is_past {
+            Direction::Forward
+        } else {
+            self.direction(known)
+        };
+        self.enter(&next, direction, known, status);
+        progress(status, &observed, direction);
+        match staged::report(next.decision, status) {
+            Some(Step::Finish) => self.finish(direction, memory, known, status).await?,
+            Some(step) => {
+                let made = Box::pin(self.run(&step, known, memory, &observed)).await;
+                done(made, status)?;
+            }
+            None => {}
+        }
+        // On the way back lost probes stop nothing.
+        if direction == Direction::Forward {
+            gate.halt(status);
+        }
+        if is_past && self.is_rollback_requested() && !status.phase.is_over() {
+            status.message = format!(
+                "{}. No rollback: the migration is past its point of no return and completes, because Calico works with etcd v3",
+                status.message.trim_end_matches('.')
+            );
+        }
+        Ok(())
+    }
+
     /// Whether the user wants a rollback.
     fn is_rollback_requested(&self) -> bool {
         match self.migration.spec.desired {

@@ -2,6 +2,7 @@
 
 use ::flannel_to_calico::api::OrEmpty as _;
 use api::names;
+use api::node_migration::NodeMigrationStatus;
 use engine::drain;
 use engine::probe::Prober;
 use engine::sourced::Sourced;
@@ -16,6 +17,33 @@ use crate::evictions::Refusals;
 use crate::facts;
 use crate::probe::probe_pod;
 use crate::snapshot::Snapshot;
+
+/// What the agent of a node has reported.
+fn agent_report(ready: bool, status: &NodeMigrationStatus) -> AgentReport {
+    let of_host = status.flannel_to_calico.or_empty();
+    let failure = status.failure.as_ref();
+    AgentReport {
+        ready,
+        phase: of_host.phase,
+        message: status.message.clone(),
+        failure: failure
+            .filter(|failure| !failure.retriable)
+            .map(|failure| failure.message.clone()),
+        failing_checks: of_host
+            .checks
+            .iter()
+            .filter(|check| !check.verdict.allows())
+            .map(engine::check::Check::line)
+            .collect(),
+        goal: of_host.goal,
+        changes: of_host.changes.clone(),
+        fell_back: of_host.automatic_rollback.clone(),
+        has_calico_pods: of_host
+            .facts
+            .as_ref()
+            .is_some_and(|host| !host.calico.pods.is_empty()),
+    }
+}
 
 /// The view of one node; `None` if the Node or its `NodeMigration` does not exist.
 pub fn view<'snapshot>(
@@ -32,8 +60,7 @@ pub fn view<'snapshot>(
     let node = snapshot.nodes.get(name)?;
     let object = snapshot.node_migrations.get(name)?;
     let status = object.status.clone().unwrap_or_default();
-    let of_host = status.flannel_to_calico.unwrap_or_default();
-    let host = of_host.facts.as_ref();
+    let host = status.flannel_to_calico.or_empty().facts.as_ref();
     let wanted = host.map(|host| {
         let claimed = import::claimed(&facts::nodes::node(node), &settings.pod_networks());
         import::wanted(name, &claimed, host)
@@ -52,25 +79,7 @@ pub fn view<'snapshot>(
         cordoned_by_replumb: cordon::is_by(node, migration),
         network: network_label(node),
         goal: object.spec.flannel_to_calico.or_empty().goal,
-        agent: AgentReport {
-            ready: snapshot.agent_ready(name),
-            phase: of_host.phase,
-            message: status.message,
-            failure: status
-                .failure
-                .filter(|failure| !failure.retriable)
-                .map(|failure| failure.message),
-            failing_checks: of_host
-                .checks
-                .iter()
-                .filter(|check| !check.verdict.allows())
-                .map(engine::check::Check::line)
-                .collect(),
-            goal: of_host.goal,
-            changes: of_host.changes,
-            fell_back: of_host.automatic_rollback,
-            has_calico_pods: host.is_some_and(|host| !host.calico.pods.is_empty()),
-        },
+        agent: agent_report(snapshot.agent_ready(name), &status),
         residents: drain::residents(snapshot.pods_on(name), name),
         budgets: &snapshot.budgets,
         refusals,

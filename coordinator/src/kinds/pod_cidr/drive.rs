@@ -57,17 +57,10 @@ pub async fn advance(
     if status.phase.is_over() {
         return Ok(());
     }
-    let datastore = &known.settings.datastore.value;
-    let begun_with = known.settings.calico_daemon_set();
-    let looks = memory.kinds.of::<ReadCache>();
-    if let Some(message) = looks.moved(context, cache, kind, datastore, begun_with).await? {
-        wait(status, WaitReason::Datastore, message);
-        return Ok(());
-    }
-    let store = match memory.kinds.of::<ReadCache>().store(context, datastore).await {
+    let store = match store(context, cache, memory, kind, &known).await? {
         Ok(store) => store,
-        Err(problem) => {
-            wait(status, WaitReason::Datastore, unreachable(&problem));
+        Err(message) => {
+            wait(status, WaitReason::Datastore, message);
             return Ok(());
         }
     };
@@ -101,17 +94,7 @@ pub async fn advance(
     let seen = ipam.as_deref().map(|ipam| &ipam.unclear);
     let told = malformed::warnings(&pools.malformed, seen, ranges);
     memory.warnings.of_kind(&migration.name_any(), told);
-    let ours =
-        [&known.settings.old_pool.value, &known.settings.new_pool.value].map(|name| format!("IPPool {name}"));
-    if let Some(pool) = pools
-        .malformed
-        .iter()
-        .find(|pool| ours.contains(&pool.malformed.object))
-    {
-        let message = format!(
-            "{}; replumb changes nothing until it is corrected",
-            pool.message()
-        );
+    if let Some(message) = malformed_pool(&pools, &known) {
         wait(status, WaitReason::CalicoObjects, message);
         return Ok(());
     }
@@ -145,6 +128,36 @@ pub async fn advance(
     gate.halt(status);
     status.pod_cidr = Some(known);
     Ok(())
+}
+
+/// Calico's datastore, or why no step may run: it does not answer, or Calico works with another one.
+async fn store(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    kind: &PodCidr,
+    known: &PodCidrStatus,
+) -> Result<Result<Store, String>, WriteError> {
+    let datastore = &known.settings.datastore.value;
+    let begun_with = known.settings.calico_daemon_set();
+    let reads = memory.kinds.of::<ReadCache>();
+    if let Some(message) = reads.moved(context, cache, kind, datastore, begun_with).await? {
+        return Ok(Err(message));
+    }
+    let store = reads.store(context, datastore).await;
+    Ok(store.map_err(|problem| unreachable(&problem)))
+}
+
+/// Why no step may run while one of both pools is malformed.
+fn malformed_pool(pools: &Pools, known: &PodCidrStatus) -> Option<String> {
+    let ours =
+        [&known.settings.old_pool.value, &known.settings.new_pool.value].map(|name| format!("IPPool {name}"));
+    let mut malformed = pools.malformed.iter();
+    let pool = malformed.find(|pool| ours.contains(&pool.malformed.object))?;
+    Some(format!(
+        "{}; replumb changes nothing until it is corrected",
+        pool.message()
+    ))
 }
 
 /// The allocations of Calico's IPAM, while agents keep tunnel addresses: as recent as the next step needs them.

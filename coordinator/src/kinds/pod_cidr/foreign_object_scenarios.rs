@@ -56,6 +56,7 @@ fn budget(name: &str) -> (String, Value) {
     )
 }
 
+#[expect(clippy::too_many_lines, reason = "one table")]
 /// The objects, by their defect; changing objects depend on `round`.
 fn strange(what: &str, round: usize) -> Vec<(String, Value)> {
     let pools = |name: &str, spec: Value| calicos(POOLS, name, spec);

@@ -91,6 +91,10 @@ pub(super) struct Pass<'pass> {
     pub(super) now: Timestamp,
 }
 
+/// The message while Services are not listed.
+const NOT_LISTED: &str = "Services and EndpointSlices are not listed yet: the watches have not delivered all of them. The coordinator \
+                          needs permission to watch both (deploy/service-cidr)";
+
 /// One pass of a started migration.
 #[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
 pub async fn advance(
@@ -121,9 +125,7 @@ pub async fn advance(
         return Ok(());
     };
     let Some(index) = cache.services(&context.watching).await else {
-        let message = "Services and EndpointSlices are not listed yet: the watches have not delivered all of them. The \
-                       coordinator needs permission to watch both (deploy/service-cidr)";
-        wait(status, WaitReason::RequestRefused, message.to_owned());
+        wait(status, WaitReason::RequestRefused, NOT_LISTED.to_owned());
         return Ok(());
     };
     let Some(workloads) = workloads::watched(context, cache, status).await else {
@@ -170,27 +172,7 @@ pub async fn advance(
         // A rollback does not wait for silent nodes: what was confirmed then is not confirmed by all nodes.
         memory.kinds.of::<ReadCache>().confirmed.clear();
     }
-    let (next, gate, services) = Box::pin(pass.look(memory, &mut known, status)).await?;
-    enter(&mut known, next.stage, goal, pass.now);
-    status.phase = phase(next.stage, goal);
-    status.progress.text = format!("{}/{} services", services.migrated(), services.views.len());
-    let mut hands = StepExecutor {
-        pass: &pass,
-        seen: services.seen,
-    };
-    if !next.helper_updates.is_empty() {
-        Box::pin(hands.exchange(&next.helper_updates, &known, memory)).await?;
-    }
-    match staged::report(next.decision, status) {
-        Some(Step::Complete) => pass.complete(memory, &mut known, status).await?,
-        Some(step) => staged::done(Box::pin(hands.make(&step, &known, memory)).await?, status),
-        None => {}
-    }
-    if let Some(aside) = next.halted_services {
-        aside.reason.as_str().clone_into(&mut status.reason);
-        status.message = format!("{}. {}", aside.message, status.message);
-    }
-    gate.halt(status);
+    Box::pin(pass.act(memory, &mut known, status)).await?;
     status.service_cidr = Some(known);
     Ok(())
 }
@@ -250,6 +232,37 @@ async fn record_addresses(
 }
 
 impl Pass<'_> {
+    /// Observes, decides, and runs one step.
+    async fn act(
+        &self,
+        memory: &mut Memory,
+        known: &mut ServiceCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        let (next, gate, services) = Box::pin(self.look(memory, known, status)).await?;
+        enter(known, next.stage, self.goal, self.now);
+        status.phase = phase(next.stage, self.goal);
+        status.progress.text = format!("{}/{} services", services.migrated(), services.views.len());
+        let mut hands = StepExecutor {
+            pass: self,
+            seen: services.seen,
+        };
+        if !next.helper_updates.is_empty() {
+            Box::pin(hands.exchange(&next.helper_updates, known, memory)).await?;
+        }
+        match staged::report(next.decision, status) {
+            Some(Step::Complete) => self.complete(memory, known, status).await?,
+            Some(step) => staged::done(Box::pin(hands.make(&step, known, memory)).await?, status),
+            None => {}
+        }
+        if let Some(aside) = next.halted_services {
+            aside.reason.as_str().clone_into(&mut status.reason);
+            status.message = format!("{}. {}", aside.message, status.message);
+        }
+        gate.halt(status);
+        Ok(())
+    }
+
     /// Deletes what replumb created for the migration, and sets the final phase.
     async fn complete(
         &self,
