@@ -59,6 +59,7 @@ mod tests {
     fn a_missing_and_a_labelled_config_map_refuse_the_migration() {
         let spec = Spec {
             config_map: "seen".to_owned(),
+            hold_seconds: 0,
         };
         for (labelled, verdict) in [
             (None, Verdict::Fail),

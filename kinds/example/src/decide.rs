@@ -1,14 +1,18 @@
 //! The next step, from one view of the cluster.
 
 use engine::decision::{Decision, Direction, Wait, WaitReason};
+use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `Stage` is a stage of the migration. Possible values: `Label`: the ConfigMap gets or loses its label.
+/// `Stage` is a stage of the migration. Possible values: `Label`: the ConfigMap gets or loses its label. `Hold`: the label stays, and
+/// the migration can be rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Stage {
     /// The ConfigMap gets its label, or loses it in a rollback.
     Label,
+    /// The label stays for the time of the spec.
+    Hold,
 }
 
 impl Stage {
@@ -16,6 +20,7 @@ impl Stage {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Label => "Label",
+            Self::Hold => "Hold",
         }
     }
 }
@@ -49,20 +54,36 @@ pub struct View {
     pub direction: Direction,
     /// Whether the ConfigMap has the label.
     pub is_labelled: bool,
+    /// When the migration may complete, if the ConfigMap has the label; `None` if that is now.
+    pub held_until: Option<Timestamp>,
     /// Nodes whose agents have not reported.
     pub silent: Vec<String>,
     /// Why no step may run now: a pause, or lost probes.
     pub hold: Option<Wait>,
 }
 
+/// The stage of a migration.
+pub fn stage(direction: Direction, is_labelled: bool) -> Stage {
+    match direction {
+        Direction::Forward if is_labelled => Stage::Hold,
+        Direction::Forward | Direction::Rollback => Stage::Label,
+    }
+}
+
 /// The next step, or why there is none.
 pub fn decide(view: &View) -> Decision<Step> {
-    let is_done = match view.direction {
-        Direction::Forward => view.is_labelled,
-        Direction::Rollback => !view.is_labelled,
-    };
-    if is_done {
-        return Decision::Run(Step::Complete);
+    match (view.direction, view.is_labelled, view.held_until) {
+        (Direction::Forward, true, Some(until)) => {
+            return Decision::Wait(Wait {
+                reason: WaitReason::CanarySoak,
+                message: format!("the label stays until {until:.0}, and can be rolled back until then"),
+                until: Some(until),
+            });
+        }
+        (Direction::Forward, true, None) | (Direction::Rollback, false, _) => {
+            return Decision::Run(Step::Complete);
+        }
+        (Direction::Forward, false, _) | (Direction::Rollback, true, _) => {}
     }
     if let Some(hold) = &view.hold {
         return Decision::Wait(hold.clone());
@@ -90,6 +111,7 @@ mod tests {
                 let mut view = View {
                     direction,
                     is_labelled,
+                    held_until: None,
                     silent: Vec::new(),
                     hold: None,
                 };
@@ -107,10 +129,27 @@ mod tests {
     }
 
     #[test]
+    fn a_label_that_is_held_delays_the_end_and_not_the_rollback() {
+        let view = |direction| View {
+            direction,
+            is_labelled: true,
+            held_until: Some(Timestamp::UNIX_EPOCH),
+            silent: Vec::new(),
+            hold: None,
+        };
+        assert!(matches!(decide(&view(Direction::Forward)), Decision::Wait(_)));
+        assert_eq!(
+            decide(&view(Direction::Rollback)),
+            Decision::Run(Step::RemoveLabel)
+        );
+    }
+
+    #[test]
     fn a_silent_agent_stops_the_migration_and_not_its_rollback() {
         let view = |direction, is_labelled| View {
             direction,
             is_labelled,
+            held_until: None,
             silent: vec!["a".to_owned()],
             hold: None,
         };

@@ -102,6 +102,11 @@ impl ApiLab {
         client(&fs::read_to_string(self.kubeconfig()).context("read the administrator's kubeconfig")?).await
     }
 
+    /// The administrator's configuration of a client.
+    pub async fn admin_config(&self) -> Result<Config> {
+        config(&fs::read_to_string(self.kubeconfig()).context("read the administrator's kubeconfig")?).await
+    }
+
     /// A kubeconfig of a user with a certificate.
     pub fn kubeconfig_of(&self, user: &str) -> Result<String> {
         self.kubeconfig_in(user, None)

@@ -4,9 +4,9 @@ use api::migration::{Desired, Direction, MigrationPhase};
 use api::{Migration, MigrationStatus};
 use engine::decision::WaitReason;
 use example::LABEL;
-use example::api::Status;
-use example::decide::{Stage, Step, View, decide};
-use jiff::Timestamp;
+use example::api::{Spec, Status};
+use example::decide::{Stage, Step, View, decide, stage};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
@@ -21,12 +21,14 @@ use crate::staged::{self, Gate};
 use crate::traffic;
 use crate::write::{self, WriteError};
 
+#[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
 /// One pass of a started migration.
 pub(super) async fn advance(
     context: &Context,
     cache: &Cache,
     memory: &mut Memory,
     migration: &Migration,
+    spec: &Spec,
     mut known: Status,
     status: &mut MigrationStatus,
 ) -> Result<(), WriteError> {
@@ -67,10 +69,14 @@ pub(super) async fn advance(
         wait(status, WaitReason::ConfigurationFollowUp, message);
         return Ok(());
     };
+    let is_labelled = object.labels().contains_key(LABEL);
+    let stage = stage(direction, is_labelled);
+    staged::enter(&mut known.stage, &mut known.history, stage, direction, now);
     let silent = kernels(snapshot.node_migrations.values().map(AsRef::as_ref));
     let view = View {
         direction,
-        is_labelled: object.labels().contains_key(LABEL),
+        is_labelled,
+        held_until: held_until(spec, &known, now),
         silent: silent
             .into_iter()
             .filter(|(_, kernel)| kernel.is_none())
@@ -78,7 +84,6 @@ pub(super) async fn advance(
             .collect(),
         hold: gate.hold.clone(),
     };
-    staged::enter(&mut known.stage, &mut known.history, Stage::Label, direction, now);
     status.phase = match direction {
         Direction::Forward => MigrationPhase::Rolling,
         Direction::Rollback => MigrationPhase::RollingBack,
@@ -99,6 +104,13 @@ pub(super) async fn advance(
     gate.halt(status);
     status.example = Some(known);
     Ok(())
+}
+
+/// When the migration may complete; `None` if that is now, or the stage is another one.
+fn held_until(spec: &Spec, known: &Status, now: Timestamp) -> Option<Timestamp> {
+    let stage = known.stage.as_ref().filter(|stage| stage.name == Stage::Hold)?;
+    let until = stage.since + SignedDuration::from_secs(i64::from(spec.hold_seconds));
+    (now < until).then_some(until)
 }
 
 /// Sets or removes the label.

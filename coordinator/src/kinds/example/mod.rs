@@ -93,7 +93,7 @@ impl Kind for Spec {
         status: &mut MigrationStatus,
     ) -> Result<Vec<&'static str>, WriteError> {
         match status.example.clone() {
-            Some(known) => drive::advance(context, cache, memory, migration, known, status).await?,
+            Some(known) => drive::advance(context, cache, memory, migration, self, known, status).await?,
             None => settings_gone(status, "status.example", ""),
         }
         Ok(Vec::new())
