@@ -30,7 +30,7 @@ use lab::apilab::ApiLab;
 use lab::cluster::wait::{Observation, until};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 const NAME: &str = "example";
 const NODE: &str = "example-node";
@@ -52,27 +52,25 @@ async fn install(lab: &ApiLab, folder: &Path) {
 }
 
 /// The coordinator's loop, as the leader.
-fn run_coordinator(client: Client, config: Config) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        let context = Context {
-            events: EventRecorder::new(client.clone(), "example"),
-            obstacles: Obstacles::within(Duration::from_secs(5)),
-            pace: MessagePace::FOR_USERS,
-            client: client.clone(),
-            watching: client.clone(),
-            config,
-            namespace: names::NAMESPACE.to_owned(),
-            node_name: NODE.to_owned(),
-            agent_image: "none".to_owned(),
-            metrics: Arc::new(coordinator::metrics::Metrics::new().unwrap()),
-        };
-        let mut tasks = JoinSet::new();
-        let cache = Cache::start(&client, names::NAMESPACE, &mut tasks);
-        cache.ready().await;
-        let health = Arc::new(coordinator::health::Health::starting());
-        let (_leader, leading) = watch::channel(true);
-        Box::pin(coordinator::pass::run(&context, &cache, &health, &leading)).await;
-    })
+async fn run_coordinator(client: Client, config: Config) {
+    let context = Context {
+        events: EventRecorder::new(client.clone(), "example"),
+        obstacles: Obstacles::within(Duration::from_secs(5)),
+        pace: MessagePace::FOR_USERS,
+        client: client.clone(),
+        watching: client.clone(),
+        config,
+        namespace: names::NAMESPACE.to_owned(),
+        node_name: NODE.to_owned(),
+        agent_image: "none".to_owned(),
+        metrics: Arc::new(coordinator::metrics::Metrics::new().unwrap()),
+    };
+    let mut tasks = JoinSet::new();
+    let cache = Cache::start(&client, names::NAMESPACE, &mut tasks);
+    cache.ready().await;
+    let health = Arc::new(coordinator::health::Health::starting());
+    let (_leader, leading) = watch::channel(true);
+    Box::pin(coordinator::pass::run(&context, &cache, &health, &leading)).await;
 }
 
 /// The agent's loop. For this kind, it only reads the host.
@@ -228,6 +226,6 @@ async fn the_example_kind_labels_a_config_map_and_goes_back() {
     tokio::select! {
         () = cases => {}
         () = agent => unreachable!("the agent's loop ended"),
+        () = coordinator => unreachable!("the coordinator's loop ended"),
     }
-    coordinator.abort();
 }

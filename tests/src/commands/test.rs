@@ -334,6 +334,10 @@ async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> 
     for lane in [commands, services, labs, others] {
         tally.add(lane?);
     }
+    // A build of its own: the features of a build count for every crate of it.
+    let example = ["-p", "lab", "--features", "example-kind", "--test", "api_example"];
+    let environment = [("REPLUMB_LAB_ASSETS", assets.as_os_str())];
+    tally.add(cargo_tests_with(&example, &["--ignored"], &environment).await?);
     Ok(tally)
 }
 
