@@ -6,6 +6,12 @@ use std::time::Duration;
 /// The longest pause after the first failure.
 const FIRST: Duration = Duration::from_secs(1);
 
+/// The longest pause between two attempts to reach the API server while the node is being migrated and should not wait longer.
+pub const LONGEST_PAUSE_WHILE_MIGRATING: Duration = Duration::from_secs(5);
+/// The same while the rollout waits for the agent's observations. In a large cluster all agents may lose the API server at the
+/// same moment: their attempts are spread over half of this time.
+pub const LONGEST_PAUSE_ON_WATCH: Duration = Duration::from_secs(15);
+
 /// Failures in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {

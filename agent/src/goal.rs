@@ -11,29 +11,13 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, LONGEST_PAUSE_ON_WATCH, LONGEST_PAUSE_WHILE_MIGRATING};
 use crate::host::random;
 use crate::kinds::{self, Attention};
+use crate::watched_object::WatchedObject;
 
-/// The longest pause between two attempts to reach the API server while the node is being migrated and should not wait longer.
-pub const LONGEST_PAUSE_WHILE_MIGRATING: Duration = Duration::from_secs(5);
-/// The same while the rollout waits for the agent's observations. In a large cluster all agents may lose the API server at the
-/// same moment: their attempts are spread over half of this time.
-pub const LONGEST_PAUSE_ON_WATCH: Duration = Duration::from_secs(15);
-/// The same while the agent has no task.
+/// The longest pause between two attempts to reach the API server while the agent has no task.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-
-/// State of the watched object.
-#[derive(Clone, Debug, Default)]
-pub enum WatchedObject {
-    /// The API server has not answered yet.
-    #[default]
-    Unknown,
-    /// No `NodeMigration` exists for this node.
-    Absent,
-    /// The object.
-    Present(Arc<NodeMigration>),
-}
 
 /// Follows the `NodeMigration` with the node's name until the process ends.
 pub fn follow(client: Client, node: &str) -> (watch::Receiver<WatchedObject>, JoinHandle<()>) {

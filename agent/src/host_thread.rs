@@ -15,11 +15,11 @@ use thiserror::Error;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::goal::WatchedObject;
 use crate::health::Health;
 use crate::kinds::{self, Kinds};
 use crate::metrics::Metrics;
 use crate::report::{Pending, Report};
+use crate::watched_object::WatchedObject;
 
 /// Changes arrive in bursts (a device, its address, its routes): one observation for all of them.
 const BURST: Duration = Duration::from_millis(150);

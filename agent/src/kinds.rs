@@ -19,13 +19,13 @@ use kube::{Client, Config};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::goal::WatchedObject;
 use crate::health::Health;
 use crate::host::folders::FolderWatch;
 use crate::kinds::flannel_to_calico::observe::Paths;
 use crate::metrics::Metrics;
 use crate::probe::LEAST_MTU;
 use crate::report::Report;
+use crate::watched_object::WatchedObject;
 
 /// What the kinds share on a host.
 #[derive(Clone, Debug)]

@@ -16,5 +16,7 @@ pub mod kinds;
 pub mod metrics;
 pub mod probe;
 pub mod report;
+pub mod status;
 pub mod traffic;
 pub mod turn;
+pub mod watched_object;

@@ -12,15 +12,16 @@ use runtime::error::chain;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::backoff::Backoff;
-use crate::goal::{LONGEST_PAUSE_WHILE_MIGRATING, WatchedObject};
+use crate::backoff::{Backoff, LONGEST_PAUSE_WHILE_MIGRATING};
 use crate::host::random;
 use crate::host_thread::{HostThread, TurnReport};
 use crate::kinds;
 use crate::metrics::Metrics;
 use crate::probe::Probes;
-use crate::report::{self, Report};
+use crate::report::Report;
+use crate::status;
 use crate::traffic::hub::Hub;
+use crate::watched_object::WatchedObject;
 
 /// Results of probes arrive in bursts: one write for all of them.
 const BURST: Duration = Duration::from_millis(150);
@@ -160,13 +161,13 @@ impl Agent {
         report: &Report,
     ) -> Duration {
         let old = object.status.clone().unwrap_or_default();
-        let wanted = report::status(report, generation, &old, Timestamp::now());
+        let wanted = status::status(report, generation, &old, Timestamp::now());
         if object.status.as_ref() == Some(&wanted) {
             return RESYNC;
         }
         if let Some(wrote_at) = self.wrote_at
             && object.status.is_some()
-            && let may_wait = report::may_wait(&object.spec, &old, &wanted)
+            && let may_wait = status::may_wait(&object.spec, &old, &wanted)
             && let remaining = may_wait.saturating_sub(wrote_at.elapsed())
             && !remaining.is_zero()
         {
@@ -180,7 +181,7 @@ impl Agent {
         {
             return remaining;
         }
-        match report::write(&self.api, object, &wanted).await {
+        match status::write(&self.api, object, &wanted).await {
             Ok(None) => RESYNC,
             Ok(Some(after)) => {
                 self.failures.succeeded();

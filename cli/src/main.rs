@@ -11,6 +11,7 @@ mod args;
 mod choose;
 mod cluster;
 mod commands;
+mod confirm;
 mod connection;
 mod error;
 mod exit;
@@ -28,6 +29,7 @@ mod request;
 mod retry;
 mod rollback_targets;
 mod say;
+mod table;
 mod value;
 
 use std::process::ExitCode;

@@ -18,9 +18,9 @@ use tokio::task::JoinSet;
 
 use crate::facts::workloads::daemon_set;
 use crate::guarded::NodeMigrations;
-use crate::kinds::service_cidr::index::{Index, ServiceStore};
 use crate::lenient::plain;
 use crate::pod_index::PodStore;
+use crate::service_index::{Index, ServiceStore};
 use crate::store::{Store, Stored};
 use crate::watches::Watches;
 use crate::workload_store::WorkloadStore;

@@ -108,10 +108,10 @@ mod tests {
     #[tokio::test]
     async fn a_note_is_cut_to_the_limit_of_the_api() {
         let api = FakeApi::default();
-        let teller = EventRecorder::new(api.client(), "coordinator-1");
+        let recorder = EventRecorder::new(api.client(), "coordinator-1");
         let node: Node = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
         let note = "ä".repeat(5000);
-        teller
+        recorder
             .node(&node, EventLevel::Warning, "DisruptionBudget", &note)
             .await;
         let written = api.events()[0].1["note"].as_str().unwrap().to_owned();
@@ -121,10 +121,10 @@ mod tests {
     #[tokio::test]
     async fn a_repeated_note_is_published_once() {
         let api = FakeApi::default();
-        let teller = EventRecorder::new(api.client(), "coordinator-1");
+        let recorder = EventRecorder::new(api.client(), "coordinator-1");
         let node: Node = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
         for note in ["pod web refuses", "pod web refuses", "pod store refuses"] {
-            teller
+            recorder
                 .node(&node, EventLevel::Warning, "DisruptionBudget", note)
                 .await;
         }

@@ -18,7 +18,7 @@ macro_rules! kinds {
 macro_rules! define_with_kind {
     (($dollar:tt) $($(#[cfg($($cfg:tt)*)])? $kind:ident,)+) => {
         /// Evaluates an expression with the kind of a Migration bound to a name, as the type that implements
-        /// [`Kind`](crate::lifecycle::Kind).
+        /// [`Kind`](crate::kind::Kind).
         macro_rules! with_kind {
             ($dollar spec:expr, $dollar bound:ident => $dollar evaluated:expr) => {
                 match $dollar spec {

@@ -1,100 +1,21 @@
 //! Life of a migration of any kind: planning, passes after the start, and deadlines for waits.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use api::migration::{Desired, MigrationPhase};
-use api::node_migration::NodeMigrationSpec;
-use api::{Migration, MigrationStatus, NodeMigration};
-use engine::check::Check;
+use api::{Migration, MigrationStatus};
 use engine::decision::WaitReason;
-use engine::document::Document;
 use engine::standstill::MigrationWait;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::cache::{Cache, OptionalWatches};
+use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::context::Context;
+use crate::kind::Kind;
 use crate::limits;
 use crate::memory::Memory;
-use crate::unused_fields::SpecField;
+use crate::waits::report_refusals;
 use crate::write::WriteError;
 use crate::{bounds, planning, records};
-
-/// One kind of migration, as the engine drives it.
-pub(crate) trait Kind {
-    /// Input of the checks and the plan.
-    type Facts;
-    /// Settings found by the checks and saved before the first change.
-    type Settings;
-
-    /// Creates and deletes `NodeMigration`s to match the Nodes.
-    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError>;
-
-    /// Reads the cluster. Changes nothing.
-    async fn read(
-        &self,
-        context: &Context,
-        cache: &Cache,
-        memory: &mut Memory,
-        migration: &Migration,
-        node_migrations: &[Arc<NodeMigration>],
-    ) -> Result<Self::Facts, WriteError>;
-
-    /// Nodes whose agents have not reported what the checks need.
-    fn silent(&self, facts: &Self::Facts) -> Vec<String>;
-
-    /// Facts that the checks need and that are not read yet; later reads complete them. `None` if none is missing.
-    fn unfinished(&self, _facts: &Self::Facts) -> Option<String> {
-        None
-    }
-
-    /// Settings and checks; settings are `None` if the source of the migration was not found.
-    fn judge(&self, migration: &Migration, facts: &Self::Facts) -> (Option<Self::Settings>, Vec<Check>);
-
-    /// Watches that this kind needs beside those that every kind has.
-    fn watches(&self) -> OptionalWatches {
-        OptionalWatches::default()
-    }
-
-    /// Whether this kind uses a field of the spec that not every kind uses.
-    fn uses(&self, field: SpecField) -> bool;
-
-    /// Every action on every object, in order.
-    fn document(&self, settings: &Self::Settings, facts: &Self::Facts, coordinator_node: &str) -> Document;
-
-    /// Writes into the spec what an agent needs to judge its host.
-    fn write_orders(&self, settings: &Self::Settings, spec: &mut NodeMigrationSpec);
-
-    /// Saves the settings.
-    fn save(&self, settings: Self::Settings, status: &mut MigrationStatus);
-
-    /// State before the first change, restored at the end or by a rollback. `facts` are those of the checks. State of a node is
-    /// written to its `NodeMigration`.
-    async fn before(
-        &self,
-        context: &Context,
-        cache: &Cache,
-        migration: &Migration,
-        facts: &Self::Facts,
-    ) -> Result<BTreeMap<String, String>, WriteError>;
-
-    /// One pass of a started migration. Returns the reasons for which nodes in the rollout wait.
-    async fn advance(
-        &self,
-        context: &Context,
-        cache: &Cache,
-        memory: &mut Memory,
-        migration: &Migration,
-        status: &mut MigrationStatus,
-    ) -> Result<Vec<&'static str>, WriteError>;
-
-    /// A remark for the user beside the message; it changes every minute, and does not count as progress.
-    fn remark(&self, _status: &MigrationStatus) -> Option<String> {
-        None
-    }
-}
 
 /// One pass of a Migration: does the next action and returns the current status.
 pub(crate) async fn reconcile(
@@ -158,38 +79,6 @@ pub(crate) async fn reconcile(
     }
     count_blocked(context, &status, &reasons);
     Ok(status)
-}
-
-/// Sets the wait of the whole migration in the status.
-pub(crate) fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
-    reason.as_str().clone_into(&mut status.reason);
-    status.message = message;
-}
-
-/// Whether this pass has written all objects so far. If the time of the pass was too short, the status says so.
-pub(crate) fn is_written(context: &Context, status: &mut MigrationStatus) -> bool {
-    let postponed = context.obstacles.postponed();
-    if postponed > 0 {
-        status.reason = String::new();
-        status.message = match postponed {
-            1 => "1 more object is written in the next pass".to_owned(),
-            many => format!("{many} more objects are written in the next passes"),
-        };
-    }
-    context.obstacles.is_clear()
-}
-
-/// Reports objects that cannot be written, unless the status already asks for an action of the user.
-pub(crate) fn report_refusals(context: &Context, status: &mut MigrationStatus) {
-    let needs_a_person =
-        WaitReason::read(&status.reason).is_none_or(WaitReason::needs_user) && !status.reason.is_empty();
-    if let Some(refused) = context.obstacles.wait()
-        && !needs_a_person
-        && !status.phase.is_over()
-    {
-        refused.reason.clone_into(&mut status.reason);
-        status.message = refused.message;
-    }
 }
 
 /// Applies a deadline to a wait of the whole migration. A node in the rollout has its own deadlines.

@@ -17,11 +17,12 @@ use kube::ResourceExt;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::events::EventLevel;
-use crate::lifecycle::{Kind, is_written, report_refusals, wait};
+use crate::kind::Kind;
 use crate::memory::Memory;
 use crate::node_migrations::update_spec;
 use crate::records::{self, Content};
 use crate::unused_fields;
+use crate::waits::{is_written, report_refusals, wait};
 use crate::write::WriteError;
 
 /// Time to wait for agents, from the first read and from the last new report, before silent agents are a refusal.

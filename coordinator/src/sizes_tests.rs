@@ -127,11 +127,11 @@ async fn write_and_measure<K: Kind>(
             .await
             .unwrap(),
     );
-    let ill: Vec<Value> = (0..SERVICES)
+    let unready: Vec<Value> = (0..SERVICES)
         .map(|number| json!(["Deployment", "n".repeat(63), long_name(number), 1]))
         .collect();
     let complete = BTreeMap::from([
-        ("pods not Ready".to_owned(), json!(ill).to_string()),
+        ("pods not Ready".to_owned(), json!(unready).to_string()),
         ("other".to_owned(), "{}".to_owned()),
     ]);
     let before = records::divide(complete.clone());

@@ -15,11 +15,11 @@ use jiff::Timestamp;
 use crate::context::Context;
 use crate::events::EventLevel;
 use crate::facts;
-use crate::lifecycle::wait;
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;
 use crate::stop::{self, Stop};
 use crate::traffic::{self, Fates, Network, Networks, TrafficResult};
+use crate::waits::wait;
 use crate::write::WriteError;
 
 /// Most stages in the history: after many changes of direction, the first ones are not needed.

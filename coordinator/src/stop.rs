@@ -6,8 +6,8 @@ use api::migration::MigrationPhase;
 use engine::decision::{HaltReason, Wait, WaitReason};
 use engine::rollout::{NodeProgress, RolloutNode, Rules};
 
-use crate::lifecycle::wait;
 use crate::traffic::TrafficResult;
+use crate::waits::wait;
 
 /// Why no node is started until the user resumes the rollout.
 pub struct Stop {

@@ -14,18 +14,18 @@ pub const UNREADY_BEFORE_START: &str = "pods not Ready";
 /// The value to save.
 pub fn read(cache: &Cache) -> String {
     let pods = cache.pods.index().pods();
-    let ill: Vec<Value> = count_unready(&pods, &workloads_of(&pods))
+    let unready: Vec<Value> = count_unready(&pods, &workloads_of(&pods))
         .into_iter()
         .map(|(workload, count)| json!([workload.kind, workload.namespace, workload.name, count]))
         .collect();
-    Value::Array(ill).to_string()
+    Value::Array(unready).to_string()
 }
 
 /// The saved counts; an error names the missing part.
 pub fn parse(before: &BTreeMap<String, String>) -> Result<BTreeMap<Workload, usize>, String> {
     let missing = || format!("status.before[\"{UNREADY_BEFORE_START}\"]");
     let text = before.get(UNREADY_BEFORE_START).ok_or_else(missing)?;
-    let ill: Vec<(String, String, String, usize)> = serde_json::from_str(text).map_err(|_| missing())?;
+    let unready: Vec<(String, String, String, usize)> = serde_json::from_str(text).map_err(|_| missing())?;
     let named = |(kind, namespace, name, count)| {
         let workload = Workload {
             kind,
@@ -34,5 +34,5 @@ pub fn parse(before: &BTreeMap<String, String>) -> Result<BTreeMap<Workload, usi
         };
         (workload, count)
     };
-    Ok(ill.into_iter().map(named).collect())
+    Ok(unready.into_iter().map(named).collect())
 }

@@ -110,7 +110,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::lifecycle::Kind;
+    use crate::kind::Kind;
 
     fn spec(fields: &Value) -> MigrationSpec {
         serde_json::from_value(fields.clone()).unwrap()

@@ -223,12 +223,12 @@ mod tests {
     #[test]
     fn a_corrected_object_is_not_reported_after_the_next_read() {
         let api = api([pod("shop", "peta", "20P")]);
-        let mut looks = WarningCache::default();
-        assert!(looks.look(&api.cache(), "demo").is_some());
+        let mut reads = WarningCache::default();
+        assert!(reads.look(&api.cache(), "demo").is_some());
         let (path, corrected) = pod("shop", "peta", "2");
         api.put(&path, corrected);
-        assert!(looks.look(&api.cache(), "demo").is_some(), "the read is not due");
-        looks.forget();
-        assert_eq!(looks.look(&api.cache(), "demo"), None);
+        assert!(reads.look(&api.cache(), "demo").is_some(), "the read is not due");
+        reads.forget();
+        assert_eq!(reads.look(&api.cache(), "demo"), None);
     }
 }

@@ -9,8 +9,8 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::lifecycle::wait;
 use crate::pod_index::Index;
+use crate::waits::wait;
 use crate::write::WriteError;
 use crate::{facts, read};
 

@@ -139,7 +139,7 @@ pub fn count_unready(pods: &Pods, workloads: &[Option<Workload>]) -> BTreeMap<Wo
 /// Workloads that existed when the migration started: no pod waits for a workload that was created later.
 pub fn health(
     workloads: &BTreeMap<Workload, WorkloadFacts>,
-    ill: &BTreeMap<Workload, usize>,
+    unready: &BTreeMap<Workload, usize>,
     started_at: Timestamp,
 ) -> BTreeMap<Workload, Health> {
     workloads
@@ -148,7 +148,7 @@ pub fn health(
         .map(|(workload, facts)| {
             let health = Health {
                 wanted: facts.wanted,
-                unready_before_start: ill.get(workload).copied().unwrap_or_default(),
+                unready_before_start: unready.get(workload).copied().unwrap_or_default(),
                 at_once: facts.at_once,
                 stalled: false,
             };
@@ -281,7 +281,7 @@ mod tests {
         ]
         .into();
         let workloads = workloads_of(&pods);
-        let ill = count_unready(&pods, &workloads);
+        let unready = count_unready(&pods, &workloads);
         let db = workloads[0].clone().unwrap();
         let new = Workload {
             name: "new".to_owned(),
@@ -293,7 +293,7 @@ mod tests {
             ..WorkloadFacts::default()
         };
         let known = BTreeMap::from([(db.clone(), facts(-1)), (new, facts(1))]);
-        let health = health(&known, &ill, started);
+        let health = health(&known, &unready, started);
         assert_eq!(
             health,
             BTreeMap::from([(

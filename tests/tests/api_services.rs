@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 
 use api::{Migration, names};
 use coordinator::kinds::service_cidr::exchange::{Exchange, Seen, Subject};
-use coordinator::kinds::service_cidr::index::ServiceStore;
 use coordinator::kinds::service_cidr::observe::{Around, look};
 use coordinator::kinds::service_cidr::observed::Observed;
 use coordinator::kinds::service_cidr::whole_objects::Whole;
 use coordinator::kinds::service_cidr::{ExchangeTimes, assigned_addresses};
 use coordinator::records::Records;
+use coordinator::service_index::ServiceStore;
 use coordinator::write::WriteError;
 use editor::{Edits, Patch, edited_before_each_change};
 use engine::decision::Decision;

@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::goal::WatchedObject;
 use agent::health::Health;
 use agent::host::folders::FolderWatch;
 use agent::host::netlink;
@@ -15,6 +14,7 @@ use agent::kinds::{HostParts, Kinds, Watched};
 use agent::metrics::Metrics;
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
+use agent::watched_object::WatchedObject;
 use api::NodeMigration;
 use axum::http::{Method, Request, Response, StatusCode};
 use flannel_to_calico::phase::Goal;
@@ -243,11 +243,11 @@ fn an_unchanged_status_is_not_written_again() {
         beside(agent, async {
             let first = server.patch(StatusCode::OK).await;
             assert_eq!(
-                (&first["phase"], &first["observedGeneration"]),
+                (&first["flannelToCalico"]["phase"], &first["observedGeneration"]),
                 (&json!("Flannel"), &json!(1))
             );
             assert!(
-                first["checks"]
+                first["flannelToCalico"]["checks"]
                     .as_array()
                     .unwrap()
                     .iter()

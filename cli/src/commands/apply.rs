@@ -5,9 +5,10 @@ use api::migration::{Desired, MigrationPhase};
 use serde::Serialize;
 
 use super::planning::{self, verdict};
-use super::{change, confirm, plan, watch};
+use super::{change, plan, watch};
 use crate::args::Apply;
 use crate::cluster::{Cluster, phase_text};
+use crate::confirm;
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::kinds;

@@ -2,7 +2,6 @@
 
 mod apply;
 mod change;
-pub mod confirm;
 mod plan;
 mod planning;
 mod preflight;

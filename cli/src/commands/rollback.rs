@@ -6,10 +6,11 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::{change, confirm, watch};
+use super::{change, watch};
 use crate::args::Rollback;
 use crate::choose;
 use crate::cluster::Cluster;
+use crate::confirm;
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::kinds;

@@ -2,7 +2,7 @@
 
 use engine::check::{Check, Verdict};
 
-use super::table::{table, wrap};
+use crate::table::{table, wrap};
 
 /// Width of the texts of a check.
 const WIDTH: usize = 96;

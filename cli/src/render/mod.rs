@@ -3,5 +3,4 @@
 pub mod checks;
 pub mod plan;
 pub mod status;
-pub mod table;
 pub mod view;

@@ -6,9 +6,9 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use super::checks;
-use super::table::table;
 use crate::kinds::Settings;
 use crate::planned::document;
+use crate::table::table;
 
 /// The plan as text; `None` if there is none.
 pub fn plan(migration: &Migration, nodes: &[NodeMigration], records: &[MigrationRecord]) -> Option<String> {

@@ -4,11 +4,11 @@ use api::migration::{MigrationPhase, Warnings};
 use api::traffic::ClassCount;
 use jiff::Timestamp;
 
-use super::table::{cut, table, wrap};
 use super::view::View;
 use crate::age::age;
 use crate::cluster::phase_text;
 use crate::kinds::KindView;
+use crate::table::{cut, table, wrap};
 
 /// The migration on one line, without ages.
 pub fn line(view: &View) -> String {

@@ -7,9 +7,9 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::goal::WatchedObject;
 use crate::kinds::{AgentKind, HostParts};
 use crate::report::Report;
+use crate::watched_object::WatchedObject;
 
 /// The kind on this host.
 #[derive(Debug)]

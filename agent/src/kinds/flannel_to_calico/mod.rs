@@ -16,9 +16,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use self::work::Worker;
-use crate::goal::WatchedObject;
 use crate::kinds::{AgentKind, Attention, HostParts};
 use crate::report::Report;
+use crate::watched_object::WatchedObject;
 
 /// The kind on this host.
 #[derive(Debug)]

@@ -18,7 +18,6 @@ use runtime::error::chain;
 use tokio::sync::watch;
 
 use self::report::{pending, report_of};
-use crate::goal::WatchedObject;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::processes::Processes;
 use crate::kinds::HostParts;
@@ -26,6 +25,7 @@ use crate::kinds::flannel_to_calico::inactivity::InactivityClock;
 use crate::kinds::flannel_to_calico::journal::Journal;
 use crate::kinds::flannel_to_calico::observe::{Observation, ObserveError, Paths, observe};
 use crate::report::Report;
+use crate::watched_object::WatchedObject;
 
 /// MTU of the tunnel until the settings are known: the usual MTU of an uplink less the VXLAN header.
 const USUAL_MTU: u32 = 1450;

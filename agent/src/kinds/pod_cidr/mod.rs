@@ -13,9 +13,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use self::observe::Observer;
-use crate::goal::WatchedObject;
 use crate::kinds::{AgentKind, HostParts};
 use crate::report::Report;
+use crate::watched_object::WatchedObject;
 
 /// The kind on this host.
 #[derive(Debug)]

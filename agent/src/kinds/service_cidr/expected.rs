@@ -13,9 +13,9 @@ use service_cidr::host::{ExpectedPortsReference, Question};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::backoff::Backoff;
-use crate::goal::{LONGEST_PAUSE_ON_WATCH, WatchedObject};
+use crate::backoff::{Backoff, LONGEST_PAUSE_ON_WATCH};
 use crate::host::random;
+use crate::watched_object::WatchedObject;
 
 /// State of the watched record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -17,9 +17,9 @@ use tokio::task::JoinHandle;
 
 use self::expected::WatchedRecord;
 use self::observe::Observer;
-use crate::goal::WatchedObject;
 use crate::kinds::{AgentKind, HostParts};
 use crate::report::Report;
+use crate::watched_object::WatchedObject;
 
 /// The kind on this host.
 #[derive(Debug)]

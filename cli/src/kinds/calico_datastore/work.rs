@@ -14,7 +14,7 @@ use super::dry_run;
 use super::error::ConversionError;
 use super::flags::{Abort, Change, Complete, Start, StoreArguments};
 use super::stores::{self, Variables};
-use crate::commands::confirm;
+use crate::confirm;
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::output::Output;

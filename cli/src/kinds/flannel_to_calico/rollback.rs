@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use crate::age::age;
 use crate::cluster::Cluster;
 use crate::error::CliError;
-use crate::render::table::{table, wrap};
+use crate::table::{table, wrap};
 
 /// Width of the text.
 const WIDTH: usize = 110;

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::route::End;
 use crate::error::CliError;
-use crate::render::table::{table, wrap};
+use crate::table::{table, wrap};
 
 /// Width of the comments.
 const WIDTH: usize = 108;

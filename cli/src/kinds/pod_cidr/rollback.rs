@@ -3,7 +3,7 @@
 use api::Migration;
 
 use crate::error::CliError;
-use crate::render::table::wrap;
+use crate::table::wrap;
 
 /// Width of the text.
 const WIDTH: usize = 110;

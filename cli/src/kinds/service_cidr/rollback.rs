@@ -10,8 +10,8 @@ use service_cidr::step::Stage;
 
 use crate::cluster::Cluster;
 use crate::error::CliError;
-use crate::render::table::{table, wrap};
 use crate::rollback_targets::RollbackTargets;
+use crate::table::{table, wrap};
 
 /// Width of the text.
 const WIDTH: usize = 110;

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use super::ReadCache;
 use super::backup;
-use super::drive::Pass;
 use super::objects::{patch, spec_change};
 use super::observe::Observed;
+use super::pass::Pass;
 use super::saved::{Saved, on_delete};
 use super::stores::{self, Patience};
 use crate::evict::evict;

@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use runtime::error::chain;
 
 use super::ReadCache;
-use super::drive::Pass;
+use super::pass::Pass;
 use crate::context::Context;
 use crate::facts::pods::selector;
 use crate::memory::Memory;
@@ -112,9 +112,9 @@ impl Pass<'_> {
         let system = [self.context.namespace.as_str()];
         let migration = self.migration.name_any();
         memory.warnings.of_kind(&migration, warnings(&sources, &system));
-        let looks = memory.kinds.of::<ReadCache>();
-        looks.awaited.begin(known.record.as_deref());
-        let awaited = looks.awaited.remaining_of(&sources, &system);
+        let reads = memory.kinds.of::<ReadCache>();
+        reads.awaited.begin(known.record.as_deref());
+        let awaited = reads.awaited.remaining_of(&sources, &system);
         let made = ControllerObjects::of_sources(awaited.iter().copied());
         let missing = self
             .ask(memory, known, async |stores| stores.missing(made).await)

@@ -14,40 +14,16 @@ use kube::ResourceExt;
 use super::ReadCache;
 use super::apply::Outcome;
 use super::observe::Observed;
+use super::pass::Pass;
 use super::pods;
 use super::saved::Saved;
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::lifecycle::wait;
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;
+use crate::waits::wait;
 use crate::write::WriteError;
 use crate::{limits, staged};
-
-/// The inputs of one pass.
-pub(super) struct Pass<'pass> {
-    pub(super) context: &'pass Context,
-    pub(super) cache: &'pass Cache,
-    pub(super) migration: &'pass Migration,
-    pub(super) saved: &'pass Saved,
-    pub(super) snapshot: &'pass Snapshot,
-    /// Whether only the clean-up of what replumb created for the migration remains.
-    pub(super) is_over: bool,
-    pub(super) now: Timestamp,
-}
-
-impl Pass<'_> {
-    /// The direction. After a rollback without a command, the direction stays Back: another Migration converts the data again.
-    pub(super) fn direction(&self, known: &CalicoDatastoreStatus) -> Direction {
-        let has_turned = known.automatic_rollback.is_some();
-        match self.migration.spec.desired {
-            // Half a conversion is no state to stay in.
-            Desired::Rollback | Desired::Abort => Direction::Rollback,
-            Desired::Plan | Desired::Run | Desired::Pause if has_turned => Direction::Rollback,
-            Desired::Plan | Desired::Run | Desired::Pause => Direction::Forward,
-        }
-    }
-}
 
 /// The phase of the Migration in this stage.
 fn phase(stage: Stage, direction: Direction) -> MigrationPhase {

@@ -4,7 +4,7 @@ use api::MigrationStatus;
 use api::migration::CalicoDatastoreStatus;
 use engine::decision::{Wait, WaitReason};
 
-use super::drive::Pass;
+use super::pass::Pass;
 use crate::memory::Memory;
 use crate::staged::{self, Gate};
 use crate::traffic::{self, TrafficResult};

@@ -13,6 +13,7 @@ pub(crate) mod hints;
 mod manifest;
 mod objects;
 mod observe;
+mod pass;
 mod pods;
 mod read;
 mod read_cache;
@@ -42,7 +43,7 @@ use kube::ResourceExt as _;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::etcd_access::of_spec;
-use crate::lifecycle::Kind;
+use crate::kind::Kind;
 use crate::limits;
 use crate::memory::Memory;
 use crate::node_migrations;
@@ -87,8 +88,8 @@ impl Kind for CalicoDatastore {
             uid: migration.uid().unwrap_or_default(),
             generation: migration.metadata.generation.unwrap_or_default(),
         };
-        let looks = memory.kinds.of::<ReadCache>();
-        Box::pin(read::cluster(context, cache, looks, self, by)).await
+        let reads = memory.kinds.of::<ReadCache>();
+        Box::pin(read::cluster(context, cache, reads, self, by)).await
     }
 
     /// The checks need no facts from agents.
@@ -218,7 +219,7 @@ async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Resul
     for object in node_migrations::without_node(cache, migration) {
         node_migrations::delete(context, &object).await?;
     }
-    // From the start: an agent without this field looks for flannel.
+    // From the start: without this field, the agent observes the remains of flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.calico_datastore = Some(CalicoDatastoreHost {});
     node_migrations::sync(context, cache, migration, ask).await
 }

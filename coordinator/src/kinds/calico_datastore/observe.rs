@@ -19,8 +19,8 @@ use jiff::SignedDuration;
 use serde_json::Value;
 
 use super::ReadCache;
-use super::drive::Pass;
 use super::objects::{get, named};
+use super::pass::Pass;
 use super::pods::{self, Waiting};
 use super::saved::{Saved, on_delete, parts};
 use crate::facts;

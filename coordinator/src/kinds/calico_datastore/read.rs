@@ -39,7 +39,7 @@ const LONGEST: usize = 200;
 pub async fn cluster(
     context: &Context,
     cache: &Cache,
-    looks: &mut ReadCache,
+    reads: &mut ReadCache,
     kind: &CalicoDatastore,
     by: ReadRequest,
 ) -> Result<ClusterFacts, WriteError> {
@@ -69,7 +69,7 @@ pub async fn cluster(
     }
     cluster.manifest = Some(manifest);
     if let Ok(settings) = detect(&options(kind), &cluster) {
-        let mut read = looks
+        let mut read = reads
             .facts(context, &settings.etcd_v2.value, &settings.etcd_v3.value, by)
             .await;
         if let Ok(StoreFacts {

@@ -14,11 +14,11 @@ use serde_json::json;
 use super::{adopt, described, kernels, read};
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::lifecycle::wait;
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;
 use crate::staged::{self, Gate};
 use crate::traffic;
+use crate::waits::wait;
 use crate::write::{self, WriteError};
 
 #[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]

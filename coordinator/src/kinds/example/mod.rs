@@ -17,7 +17,7 @@ use kube::{Api, ResourceExt as _};
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::lifecycle::Kind;
+use crate::kind::Kind;
 use crate::memory::Memory;
 use crate::node_migrations;
 use crate::staged::settings_gone;

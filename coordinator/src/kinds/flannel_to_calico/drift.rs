@@ -232,7 +232,7 @@ async fn observe_pools(
             .into_iter()
             .filter_map(|pool| {
                 let object = pool.create?;
-                let (what, mend) = if missing.is_empty() {
+                let (what, fix) = if missing.is_empty() {
                     let kind = calico::IP_POOL;
                     (
                         format!("IPPool {} was deleted", pool.name),
@@ -248,7 +248,7 @@ async fn observe_pools(
                         Fix::ByItsOwner,
                     )
                 };
-                Some(Found { what, fix: mend })
+                Some(Found { what, fix: fix })
             })
             .collect()),
         Err(conflict) => Ok(by_its_owner(format!("{conflict}; restore it"))),

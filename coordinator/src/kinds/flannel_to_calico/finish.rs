@@ -24,10 +24,10 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::drift::announce;
 use crate::facts;
-use crate::lifecycle::{is_written, wait};
 use crate::memory::Memory;
 use crate::node_migrations::update_spec;
 use crate::snapshot::Snapshot;
+use crate::waits::{is_written, wait};
 use crate::write::{self, WriteError};
 use crate::{own_pods, traffic};
 

@@ -61,11 +61,12 @@ use flannel_to_calico::settings::Settings;
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::lifecycle::{Kind, wait};
+use crate::kind::Kind;
 use crate::limits;
 use crate::memory::Memory;
 use crate::staged::settings_gone;
 use crate::unused_fields::SpecField;
+use crate::waits::wait;
 use crate::write::WriteError;
 
 impl Kind for FlannelToCalico {
@@ -167,12 +168,12 @@ impl Kind for FlannelToCalico {
             settings_gone(status, "status.flannelToCalico.settings", "");
             return Ok(Vec::new());
         };
-        go_on(context, cache, memory, migration, self, &settings, status).await
+        advance(context, cache, memory, migration, self, &settings, status).await
     }
 }
 
 /// One pass of a started migration. Returns the reasons for which nodes in the rollout wait.
-async fn go_on(
+async fn advance(
     context: &Context,
     cache: &Cache,
     memory: &mut Memory,

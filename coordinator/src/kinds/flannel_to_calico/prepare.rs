@@ -26,8 +26,8 @@ use crate::cache::Cache;
 use crate::calico;
 use crate::context::Context;
 use crate::facts;
-use crate::lifecycle::{is_written, wait};
 use crate::node_migrations::linux_nodes;
+use crate::waits::{is_written, wait};
 use crate::write::{self, WriteError};
 
 /// Number of nodes written at the same time.

@@ -23,9 +23,9 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts;
 use crate::kind_memory::KindMemory;
-use crate::lifecycle::{is_written, wait};
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;
+use crate::waits::{is_written, wait};
 use crate::write::{self, WriteError};
 use crate::{own_pods, traffic};
 

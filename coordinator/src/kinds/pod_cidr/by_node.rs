@@ -8,7 +8,7 @@ use pod_cidr::by_node::{self, Cordon};
 use pod_cidr::host;
 
 use super::ReadCache;
-use super::drive::Pass;
+use super::pass::Pass;
 use super::switch;
 use crate::memory::Memory;
 use crate::{cordon, facts};

@@ -20,6 +20,7 @@ use pod_cidr::{hardcoded_range, pools, tunnel_address};
 use super::adopt::Tunnels;
 use super::apply::{Outcome, StepExecutor};
 use super::malformed::{self, Pools};
+use super::pass::Pass;
 use super::read_cache::{ReadCache, SharedIpam};
 use super::redundancy::REDUNDANT_REPLICAS;
 use super::saved::Saved;
@@ -27,10 +28,10 @@ use super::{adopt, calico_nodes, progress, read, unreachable};
 use crate::cache::Cache;
 use crate::calico::store::Store;
 use crate::context::Context;
-use crate::lifecycle::wait;
 use crate::memory::Memory;
 use crate::read_cache::Pace;
 use crate::snapshot::Snapshot;
+use crate::waits::wait;
 use crate::write::WriteError;
 use crate::{staged, workloads};
 
@@ -76,10 +77,10 @@ pub async fn advance(
     } else {
         BTreeMap::new()
     };
-    let looks = memory.kinds.of::<ReadCache>();
+    let reads = memory.kinds.of::<ReadCache>();
     let ipam = if adopt::agents_keep_addresses(cache, known.stage.as_ref()) {
         let stage = known.stage.as_ref();
-        Some(ipam(looks, cache, &store, &calico_nodes, stage, direction, &look).await?)
+        Some(ipam(reads, cache, &store, &calico_nodes, stage, direction, &look).await?)
     } else {
         None
     };
@@ -162,7 +163,7 @@ fn malformed_pool(pools: &Pools, known: &PodCidrStatus) -> Option<String> {
 
 /// The allocations of Calico's IPAM, while agents keep tunnel addresses: as recent as the next step needs them.
 async fn ipam(
-    looks: &mut ReadCache,
+    reads: &mut ReadCache,
     cache: &Cache,
     store: &Store,
     calico_nodes: &BTreeMap<String, CalicoNode>,
@@ -173,61 +174,18 @@ async fn ipam(
     let switches = stage.is_some_and(|stage| stage.name == Stage::Switch || stage.direction != direction);
     if switches && adopt::any_address_returns(cache, &look.from) {
         // Before a pool opens, an earlier read of its free addresses is too old.
-        looks.forget_ipam();
+        reads.forget_ipam();
     }
-    let found = looks.ipam(store, Pace::Counted).await?;
+    let found = reads.ipam(store, Pace::Counted).await?;
     let mark = PoolRole::source(direction).mark();
     if tunnel_address::is_missing(calico_nodes, mark, &found, &look.from, &look.to) {
-        looks.ipam(store, Pace::Waited).await
+        reads.ipam(store, Pace::Waited).await
     } else {
         Ok(found)
     }
 }
 
-/// The inputs of one pass.
-pub(super) struct Pass<'pass> {
-    pub(super) context: &'pass Context,
-    /// Calico's objects.
-    pub(super) store: &'pass Store,
-    pub(super) cache: &'pass Cache,
-    pub(super) migration: &'pass Migration,
-    pub(super) kind: &'pass PodCidr,
-    pub(super) saved: &'pass Saved,
-    pub(super) snapshot: &'pass Snapshot,
-    pub(super) pools: &'pass Pools,
-    /// Every workload that creates pods again.
-    pub(super) workloads: &'pass BTreeMap<Workload, WorkloadFacts>,
-    /// Nodes in Calico's datastore.
-    pub(super) calico_nodes: &'pass BTreeMap<String, CalicoNode>,
-    /// The allocations of Calico's IPAM, while agents keep tunnel addresses.
-    pub(super) ipam: Option<&'pass Ipam>,
-    pub(super) direction: Direction,
-    pub(super) now: Timestamp,
-}
-
 impl Pass<'_> {
-    /// The source pool.
-    pub(super) fn source_pool(&self) -> PoolRole {
-        PoolRole::source(self.direction)
-    }
-
-    /// The range of a pool.
-    pub(super) fn range(&self, which: PoolRole) -> IpNet {
-        match which {
-            PoolRole::Old => self.kind.from,
-            PoolRole::New => self.kind.to,
-        }
-    }
-
-    /// A pool, if it exists.
-    pub(super) fn pool(&self, which: PoolRole, known: &PodCidrStatus) -> Option<&Pool> {
-        let name = match which {
-            PoolRole::Old => &known.settings.old_pool.value,
-            PoolRole::New => &known.settings.new_pool.value,
-        };
-        self.pools.valid.get(name)
-    }
-
     /// The message when a rollback is requested after the old pool was deleted.
     fn past_return(&self, known: &PodCidrStatus) -> String {
         let (from, to) = (self.range(PoolRole::Old), self.range(PoolRole::New));
@@ -246,7 +204,7 @@ impl Pass<'_> {
         known: &mut PodCidrStatus,
         status: &mut MigrationStatus,
     ) -> Result<(), WriteError> {
-        let hands = StepExecutor {
+        let executor = StepExecutor {
             context: self.context,
             store: self.store,
             migration: self.migration,
@@ -259,8 +217,8 @@ impl Pass<'_> {
             grace_period_seconds: self.migration.spec.drain.grace_period_seconds,
         };
         match staged::report(decision, status) {
-            Some(Step::Complete) => self.complete(&hands, memory, known, status).await?,
-            Some(step) => match hands.run(&step, known, memory).await? {
+            Some(Step::Complete) => self.complete(&executor, memory, known, status).await?,
+            Some(step) => match executor.run(&step, known, memory).await? {
                 Outcome::Done(message) => staged::done(message, status),
                 Outcome::Refused(why) => {
                     let message = format!("{why}; replumb retries until this is corrected");
@@ -275,13 +233,13 @@ impl Pass<'_> {
     /// Restores scaled Deployments, ends the traffic pods, and sets the final phase.
     async fn complete(
         &self,
-        hands: &StepExecutor<'_>,
+        executor: &StepExecutor<'_>,
         memory: &mut Memory,
         known: &mut PodCidrStatus,
         status: &mut MigrationStatus,
     ) -> Result<(), WriteError> {
         crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
-        hands.restore_replicas(known, REDUNDANT_REPLICAS).await?;
+        executor.restore_replicas(known, REDUNDANT_REPLICAS).await?;
         calico_nodes::forget(self.store, self.cache).await?;
         if !staged::end_traffic(self.context, memory, self.snapshot, status).await? {
             return Ok(());

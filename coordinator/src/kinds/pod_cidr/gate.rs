@@ -11,7 +11,7 @@ use pod_cidr::facts::Pool;
 use pod_cidr::pools::Openness;
 use pod_cidr::settings::Family;
 
-use super::drive::Pass;
+use super::pass::Pass;
 use super::traffic as fates;
 use crate::memory::Memory;
 use crate::staged::Gate;

@@ -1,6 +1,6 @@
 //! Another range for the pods: the driver of one pass.
 //!
-//! `read` and `looks` read, the kind decides, `apply` runs one step. Forward and back are the same procedure between two pools.
+//! `read` and `read_cache` read, the kind decides, `apply` runs one step. Forward and back are the same procedure between two pools.
 
 mod adopt;
 mod apply;
@@ -19,6 +19,7 @@ mod gate;
 mod malformed;
 mod objects;
 mod observe;
+mod pass;
 mod places;
 mod progress;
 mod read;
@@ -56,11 +57,12 @@ use pod_cidr::settings::{Options, Settings};
 use crate::cache::{Cache, OptionalWatches};
 use crate::context::Context;
 use crate::etcd_access::problem;
-use crate::lifecycle::{Kind, wait};
+use crate::kind::Kind;
 use crate::limits;
 use crate::memory::Memory;
 use crate::staged::settings_gone;
 use crate::unused_fields::SpecField;
+use crate::waits::wait;
 use crate::write::WriteError;
 
 pub use read_cache::ReadCache;
@@ -94,8 +96,8 @@ impl Kind for PodCidr {
         _migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
-        let looks = memory.kinds.of::<ReadCache>();
-        Box::pin(read::cluster(context, cache, looks, self, node_migrations)).await
+        let reads = memory.kinds.of::<ReadCache>();
+        Box::pin(read::cluster(context, cache, reads, self, node_migrations)).await
     }
 
     fn silent(&self, facts: &ClusterFacts) -> Vec<String> {

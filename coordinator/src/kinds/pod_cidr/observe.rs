@@ -17,8 +17,8 @@ use pod_cidr::pools::{self, Openness};
 use pod_cidr::settings::Mode;
 
 use super::ReadCache;
-use super::drive::Pass;
 use super::gate::{Watched, openness};
+use super::pass::Pass;
 use super::remaining::Remaining;
 use super::{progress, soak_seconds};
 use crate::memory::Memory;
@@ -133,7 +133,7 @@ impl Pass<'_> {
         status: &MigrationStatus,
     ) -> BTreeMap<Workload, Health> {
         let started_at = status.started_at.unwrap_or(self.now);
-        let mut health = health(self.workloads, &self.saved.ill, started_at);
+        let mut health = health(self.workloads, &self.saved.unready, started_at);
         let goes_back = self.direction == Direction::Rollback;
         let name = self.migration.name_any();
         stalls::mark(memory, &name, residents, movers, &mut health, goes_back, self.now);
@@ -149,8 +149,8 @@ impl Pass<'_> {
         pace: Pace,
     ) -> Result<Arc<[RangeUse]>, WriteError> {
         let calico = known.settings.calico_daemon_set();
-        let looks = memory.kinds.of::<ReadCache>();
-        let found = looks
+        let reads = memory.kinds.of::<ReadCache>();
+        let found = reads
             .mentions(self.context, self.cache, self.store, self.kind, calico, pace)
             .await?;
         let of_tenants = hardcoded_range::tenant_warnings(&found, ranges.0, ranges.1).into_iter();

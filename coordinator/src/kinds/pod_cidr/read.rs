@@ -49,11 +49,11 @@ async fn service_ranges(context: &Context) -> Result<Vec<(String, IpNet)>, Write
 pub async fn cluster(
     context: &Context,
     cache: &Cache,
-    looks: &mut ReadCache,
+    reads: &mut ReadCache,
     kind: &PodCidr,
     node_migrations: &[Arc<NodeMigration>],
 ) -> Result<ClusterFacts, WriteError> {
-    let (datastore, in_calico) = in_calico(context, cache, looks, kind).await?;
+    let (datastore, in_calico) = in_calico(context, cache, reads, kind).await?;
     let (calico_resources, name_services, services, webhooks) = tokio::try_join!(
         read::calico_resources(context),
         read::name_services(context),
@@ -138,7 +138,7 @@ struct InCalico {
 async fn in_calico(
     context: &Context,
     cache: &Cache,
-    looks: &mut ReadCache,
+    reads: &mut ReadCache,
     kind: &PodCidr,
 ) -> Result<(DatastoreFacts, InCalico), WriteError> {
     let mut found = DatastoreFacts::default();
@@ -148,7 +148,7 @@ async fn in_calico(
     let Ok(said) = &found.detected else {
         return Ok((found, InCalico::default()));
     };
-    let store = match looks.store(context, &said.value).await {
+    let store = match reads.store(context, &said.value).await {
         Ok(store) => store,
         Err(problem) => {
             found.etcd = Some(Err(problem));
@@ -178,7 +178,7 @@ async fn in_calico(
     match read.await {
         Ok(read) => Ok((found, read)),
         Err(WriteError::Etcd(error)) => {
-            looks.forget_store();
+            reads.forget_store();
             found.etcd = Some(Err(problem(&error)));
             Ok((found, InCalico::default()))
         }

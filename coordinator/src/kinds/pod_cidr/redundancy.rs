@@ -8,7 +8,7 @@ use engine::decision::{Wait, WaitReason};
 use engine::moves::{Resident, Role, Workload, WorkloadFacts};
 use pod_cidr::decide::{Step, Unmet};
 
-use super::drive::Pass;
+use super::pass::Pass;
 use crate::drift::Restores;
 use crate::facts;
 

@@ -19,8 +19,8 @@ use pod_cidr::tunnel::TunnelAllocation;
 use pod_cidr::tunnel_change;
 
 use super::ReadCache;
-use super::drive::Pass;
 use super::malformed;
+use super::pass::Pass;
 use crate::facts;
 use crate::memory::Memory;
 use crate::read_cache::Pace;

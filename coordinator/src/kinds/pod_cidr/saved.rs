@@ -19,7 +19,7 @@ pub struct Saved {
     /// The spec of the old pool.
     pub old_pool: Value,
     /// Number of pods that were not Ready, for each workload with such pods.
-    pub ill: BTreeMap<Workload, usize>,
+    pub unready: BTreeMap<Workload, usize>,
 }
 
 /// The state that the way forward and the rollback need.
@@ -44,11 +44,11 @@ pub fn parse(before: &BTreeMap<String, String>) -> Result<Saved, String> {
         serde_json::from_str(text).map_err(|_| gone())
     };
     let old_pool = part(OLD_POOL)?;
-    let ill = unready_before_start::parse(before)?;
+    let unready = unready_before_start::parse(before)?;
     if !old_pool.is_object() {
         return Err(format!("status.before[\"{OLD_POOL}\"]"));
     }
-    Ok(Saved { old_pool, ill })
+    Ok(Saved { old_pool, unready })
 }
 
 #[cfg(test)]
@@ -66,7 +66,7 @@ mod tests {
         ]);
         let saved = parse(&before).unwrap();
         assert_eq!(saved.old_pool["cidr"], "10.244.0.0/16");
-        assert_eq!(saved.ill.values().sum::<usize>(), 2);
+        assert_eq!(saved.unready.values().sum::<usize>(), 2);
         before.insert(OLD_POOL.to_owned(), "null".to_owned());
         assert_eq!(parse(&before).unwrap_err(), "status.before[\"IPPool\"]");
         before.remove(UNREADY_BEFORE_START);

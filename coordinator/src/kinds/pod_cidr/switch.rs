@@ -16,8 +16,8 @@ use pod_cidr::tunnel::TunnelAllocation;
 use pod_cidr::tunnel_address;
 use pod_cidr::tunnel_change::{self, Keeping, NodeTunnels};
 
-use super::drive::Pass;
 use super::gate::openness;
+use super::pass::Pass;
 use super::read_cache::ReadCache;
 use crate::memory::Memory;
 use crate::snapshot::is_of_daemon_set;
@@ -138,7 +138,7 @@ impl Pass<'_> {
     }
 
     /// Every node, with the state of its tunnel address.
-    fn node_ends(&self, looks: &mut ReadCache, left: &IpNet, known: &PodCidrStatus) -> Vec<NodeTunnels<'_>> {
+    fn node_ends(&self, reads: &mut ReadCache, left: &IpNet, known: &PodCidrStatus) -> Vec<NodeTunnels<'_>> {
         let mark = self.source_pool().mark();
         let calico = known.settings.calico_daemon_set();
         let nodes = self.snapshot.nodes.iter();
@@ -147,7 +147,7 @@ impl Pass<'_> {
             let off = now.is_some_and(|node| node.off.as_deref() == Some(mark));
             let in_left = self.tunnel_address(name, left).is_some();
             let of_wireguard = now.and_then(|node| node.wireguard);
-            let waits_since = looks.waiting_since(name, off && in_left, self.now);
+            let waits_since = reads.waiting_since(name, off && in_left, self.now);
             NodeTunnels {
                 name,
                 ready: facts::nodes::is_ready(node),

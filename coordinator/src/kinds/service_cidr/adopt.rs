@@ -58,7 +58,7 @@ pub async fn adopt(
     for object in node_migrations::without_node(cache, migration) {
         node_migrations::delete(context, &object).await?;
     }
-    // From the start: an agent without this field looks for flannel.
+    // From the start: without this field, the agent observes the remains of flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.service_cidr = Some(look.clone());
     node_migrations::sync(context, cache, migration, ask).await?;
     let is_same =

@@ -17,9 +17,9 @@ use service_cidr::step::Step;
 
 use super::ReadCache;
 use super::assigned_addresses;
-use super::drive::Pass;
 use super::exchange::{Exchange, Seen, Subject, Written};
 use super::objects::{create_range, delete_range};
+use super::pass::Pass;
 use crate::evict::evict;
 use crate::memory::Memory;
 use crate::write::WriteError;
@@ -134,9 +134,9 @@ impl StepExecutor<'_> {
                 Some((subject, seen, *step))
             })
             .collect();
-        let looks = memory.kinds.of::<ReadCache>();
+        let reads = memory.kinds.of::<ReadCache>();
         for (name, step) in steps {
-            looks.waits.record_step(name, *step, self.pass.now);
+            reads.waits.record_step(name, *step, self.pass.now);
         }
         let (exchange, obstacles) = (&exchange, &self.pass.context.obstacles);
         let made = found.iter().map(|(subject, seen, step)| async move {
@@ -147,11 +147,11 @@ impl StepExecutor<'_> {
         // Each future is large. A step that would start after the time of this pass is left to the next pass.
         let made: Vec<_> = stream::iter(made).buffered(AT_ONCE).collect().await;
         for service in stored.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            looks.whole.wrote(service);
+            reads.whole.wrote(service);
         }
         for ((subject, _, _), made) in found.iter().zip(&made) {
             if !matches!(made, Ok(Some(()))) {
-                looks.whole.forget(&subject.namespace, &subject.name);
+                reads.whole.forget(&subject.namespace, &subject.name);
             }
         }
         made.into_iter().collect::<Result<Vec<Option<()>>, _>>()?;

@@ -20,14 +20,15 @@ use super::ReadCache;
 use super::adopt;
 use super::apply::StepExecutor;
 use super::assigned_addresses;
-use super::index::{Index, name_of};
 use super::objects::{all_ranges, api_version};
+use super::pass::{Pass, direction};
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::lifecycle::wait;
 use crate::memory::Memory;
 use crate::records::Records;
+use crate::service_index::{Index, name_of};
 use crate::snapshot::Snapshot;
+use crate::waits::wait;
 use crate::write::WriteError;
 use crate::{staged, workloads};
 
@@ -36,13 +37,6 @@ fn goal(desired: Desired) -> Side {
     match desired {
         Desired::Rollback => Side::Old,
         Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort => Side::New,
-    }
-}
-
-pub(super) fn direction(goal: Side) -> Direction {
-    match goal {
-        Side::New => Direction::Forward,
-        Side::Old => Direction::Rollback,
     }
 }
 
@@ -65,32 +59,6 @@ fn phase(stage: Stage, goal: Side) -> MigrationPhase {
     }
 }
 
-/// The inputs of one pass.
-pub(super) struct Pass<'pass> {
-    pub(super) context: &'pass Context,
-    pub(super) cache: &'pass Cache,
-    pub(super) migration: &'pass Migration,
-    pub(super) kind: &'pass ServiceCidr,
-    /// Pods that were not Ready before the first change.
-    pub(super) ill: &'pass BTreeMap<Workload, usize>,
-    pub(super) snapshot: &'pass Snapshot,
-    /// Every Service.
-    pub(super) index: &'pass Index,
-    /// Every workload that creates pods again.
-    pub(super) workloads: &'pass BTreeMap<Workload, WorkloadFacts>,
-    pub(super) ranges: &'pass [Range],
-    /// Every Service that changes, with its recorded addresses.
-    pub(super) assigned: &'pass Assignment,
-    /// Recorded Services that nothing has been done for: no client knows their new addresses.
-    pub(super) untouched: &'pass BTreeSet<String>,
-    /// Version of the API that has `ServiceCIDR`s.
-    pub(super) version: &'pass str,
-    pub(super) goal: Side,
-    /// Whether only the clean-up of what replumb created for the migration remains.
-    pub(super) is_over: bool,
-    pub(super) now: Timestamp,
-}
-
 /// The message while Services are not listed.
 const NOT_LISTED: &str = "Services and EndpointSlices are not listed yet: the watches have not delivered all of them. The coordinator \
                           needs permission to watch both (deploy/service-cidr)";
@@ -103,7 +71,7 @@ pub async fn advance(
     memory: &mut Memory,
     migration: &Migration,
     kind: &ServiceCidr,
-    ill: &BTreeMap<Workload, usize>,
+    unready: &BTreeMap<Workload, usize>,
     mut known: ServiceCidrStatus,
     status: &mut MigrationStatus,
 ) -> Result<(), WriteError> {
@@ -153,7 +121,7 @@ pub async fn advance(
         cache,
         migration,
         kind,
-        ill,
+        unready,
         snapshot: &snapshot,
         index: &index,
         workloads: &workloads,
@@ -243,16 +211,16 @@ impl Pass<'_> {
         enter(known, next.stage, self.goal, self.now);
         status.phase = phase(next.stage, self.goal);
         status.progress.text = format!("{}/{} services", services.migrated(), services.views.len());
-        let mut hands = StepExecutor {
+        let mut executor = StepExecutor {
             pass: self,
             seen: services.seen,
         };
         if !next.helper_updates.is_empty() {
-            Box::pin(hands.exchange(&next.helper_updates, known, memory)).await?;
+            Box::pin(executor.exchange(&next.helper_updates, known, memory)).await?;
         }
         match staged::report(next.decision, status) {
             Some(Step::Complete) => self.complete(memory, known, status).await?,
-            Some(step) => staged::done(Box::pin(hands.make(&step, known, memory)).await?, status),
+            Some(step) => staged::done(Box::pin(executor.make(&step, known, memory)).await?, status),
             None => {}
         }
         if let Some(aside) = next.halted_services {

@@ -2,7 +2,7 @@
 
 use api::MigrationStatus;
 
-use super::drive::Pass;
+use super::pass::Pass;
 use crate::memory::Memory;
 use crate::staged::{self, Gate};
 use crate::traffic;

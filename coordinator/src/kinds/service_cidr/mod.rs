@@ -15,7 +15,6 @@ pub mod exchange;
 #[cfg(test)]
 mod foreign_object_scenarios;
 mod gate;
-pub mod index;
 mod kept_decisions;
 mod knowledge;
 mod lagging;
@@ -25,6 +24,7 @@ mod mentions;
 mod objects;
 pub mod observe;
 pub mod observed;
+mod pass;
 mod question;
 mod quotas;
 mod read;
@@ -61,7 +61,7 @@ use service_cidr::side::Side;
 
 use crate::cache::{Cache, OptionalWatches};
 use crate::context::Context;
-use crate::lifecycle::Kind;
+use crate::kind::Kind;
 use crate::limits;
 use crate::memory::Memory;
 use crate::staged::settings_gone;
@@ -233,15 +233,15 @@ impl Kind for ServiceCidr {
             settings_gone(status, "status.serviceCidr", "");
             return Ok(Vec::new());
         };
-        let ill = match unready_before_start::parse(&status.saved_state) {
-            Ok(ill) => ill,
+        let unready = match unready_before_start::parse(&status.saved_state) {
+            Ok(unready) => unready,
             Err(what) => {
                 settings_gone(status, &what, "");
                 return Ok(Vec::new());
             }
         };
         Box::pin(drive::advance(
-            context, cache, memory, migration, self, &ill, known, status,
+            context, cache, memory, migration, self, &unready, known, status,
         ))
         .await?;
         Ok(Vec::new())

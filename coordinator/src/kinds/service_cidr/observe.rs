@@ -13,8 +13,8 @@ use service_cidr::objects::{self, BridgeFacts, Objects, helper_name};
 use service_cidr::side::{Side, Sides};
 
 use super::exchange::{Seen, Subject};
-use super::index::Slice;
 use super::observed::Observed;
+use crate::service_index::Slice;
 
 /// Facts besides the Service and its helpers.
 pub struct Around<'pass> {

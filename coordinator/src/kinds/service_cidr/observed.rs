@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use serde_json::Value;
 use service_cidr::entry::NodePort;
 
-use super::index::{Index, Name, Slice};
 use super::whole_objects::Whole;
+use crate::service_index::{Index, Name, Slice};
 
 /// The observed Services.
 #[derive(Clone, Copy, Debug)]

@@ -12,7 +12,6 @@ use service_cidr::exchange;
 use service_cidr::facts::{ApiServer, Mention};
 
 use super::dry_run::Trials;
-use super::index::{Index, name_of};
 use super::kept_decisions::Decided;
 use super::knowledge::Confirmed;
 use super::lagging::Lagging;
@@ -23,6 +22,7 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::kind_memory::KindMemory;
 use crate::read_cache::{CachedRead, Pace, refresh};
+use crate::service_index::{Index, name_of};
 use crate::since::Since;
 use crate::write::WriteError;
 

@@ -20,15 +20,15 @@ pub(super) use self::listed::is_late;
 use self::listed::{Listed, hash, is_elsewhere, views};
 use self::spares::Spares;
 use super::answers::Answers;
-use super::drive::Pass;
 use super::exchange::{Seen, Subject};
-use super::index::name_of;
 use super::knowledge::{Asking, Knowledge, Known, RulesOf};
 use super::observe::{Around, look};
 use super::observed::Observed;
+use super::pass::Pass;
 use super::read_cache::ReadCache;
 use super::services_at_once;
 use crate::memory::Memory;
+use crate::service_index::name_of;
 use crate::write::WriteError;
 
 /// Most Services that are observed in one pass.
@@ -65,13 +65,13 @@ impl Pass<'_> {
         left_is_used: bool,
     ) -> Result<Services, WriteError> {
         let ground = self.ground(known);
-        let looks = memory.kinds.of::<ReadCache>();
-        let mut listed = self.listed(looks, known, left_is_used, &ground);
+        let reads = memory.kinds.of::<ReadCache>();
+        let mut listed = self.listed(reads, known, left_is_used, &ground);
         sort(&mut listed, &self.kind.order, |(place, _)| {
             (place.turn, place.name.clone())
         });
         let (mut line, mut listed): (Vec<QueuedService>, Vec<Listed<'_>>) = listed.into_iter().unzip();
-        let knowledge = Knowledge::new(answers, &looks.confirmed, looks.expected.question());
+        let knowledge = Knowledge::new(answers, &reads.confirmed, reads.expected.question());
         let mut spares = Spares::default();
         let mut seen = BTreeMap::new();
         let mut at_once = services_at_once(self.kind);
@@ -90,13 +90,13 @@ impl Pass<'_> {
             left -= window.len();
             let mut steps = 0;
             let names = window.iter().map(|index| listed[*index].name.clone());
-            looks
+            reads
                 .whole
                 .read(&self.context.client, &self.cache.services, self.index, names)
                 .await?;
             let observed = Observed {
                 index: self.index,
-                whole: &looks.whole,
+                whole: &reads.whole,
             };
             let around = Around {
                 domain: &known.settings.domain.value,
@@ -108,7 +108,7 @@ impl Pass<'_> {
             };
             for index in &window {
                 let (place, listed) = (&mut line[*index], &mut listed[*index]);
-                let is_restless = looks.waits.is_restless(&place.name, self.now);
+                let is_restless = reads.waits.is_restless(&place.name, self.now);
                 let subject = listed.subject(spares.next(self, known), is_restless);
                 let Some(found) = look(&observed, &subject, &around) else {
                     listed.is_gone = true;
@@ -116,7 +116,7 @@ impl Pass<'_> {
                 };
                 let decision = exchange::decide(&found.view);
                 steps += usize::from(matches!(decision, Decision::Run(_)));
-                looks.decided.keep(&place.name, listed.fingerprint, &decision);
+                reads.decided.keep(&place.name, listed.fingerprint, &decision);
                 place.is_there = match found.view.own {
                     Own::At(side) => side == self.goal && listed.goal == self.goal,
                     Own::Elsewhere(_) => true,
@@ -135,10 +135,10 @@ impl Pass<'_> {
             }
         }
         let Known { confirmed, asking } = knowledge.finish();
-        looks.confirmed = confirmed;
-        looks.keep_only(self.index, &self.assigned.book, seen.keys());
-        let views = views(line, listed, &mut looks.waits, self.now);
-        let told = self.told(known, &views, &looks.waits);
+        reads.confirmed = confirmed;
+        reads.keep_only(self.index, &self.assigned.book, seen.keys());
+        let views = views(line, listed, &mut reads.waits, self.now);
+        let told = self.told(known, &views, &reads.waits);
         memory.warnings.of_kind(&self.migration.name_any(), told);
         Ok(Services { views, seen, asking })
     }

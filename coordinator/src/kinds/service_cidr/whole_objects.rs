@@ -8,8 +8,8 @@ use serde_json::Value;
 use service_cidr::exchange::Role;
 use service_cidr::objects::helper_name;
 
-use super::index::{Index, Name, ServiceStore};
 use super::objects::{get_service, get_slice};
+use crate::service_index::{Index, Name, ServiceStore};
 use crate::write::WriteError;
 
 /// Number of concurrent reads.

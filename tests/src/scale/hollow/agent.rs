@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use agent::report::{self, Report};
+use agent::report::Report;
+use agent::status;
 use anyhow::Result;
 use api::NodeMigration;
 use api::node_migration::{NodeMigrationSpec, NodeMigrationStatus, ProbeResult};
@@ -92,13 +93,13 @@ impl Agent {
         let report = self.work(&object.spec, known);
         let old = object.status.clone().unwrap_or_default();
         let generation = object.metadata.generation.unwrap_or_default();
-        let wanted = report::status(&report, generation, &old, Timestamp::now());
+        let wanted = status::status(&report, generation, &old, Timestamp::now());
         if object.status.as_ref() == Some(&wanted) {
             return Turn::Nothing;
         }
         if let Some(wrote_at) = self.wrote_at
             && object.status.is_some()
-            && let may_wait = report::may_wait(&object.spec, &old, &wanted)
+            && let may_wait = status::may_wait(&object.spec, &old, &wanted)
             && let left = may_wait.saturating_sub(wrote_at.elapsed())
             && !left.is_zero()
         {

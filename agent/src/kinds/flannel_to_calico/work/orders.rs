@@ -11,8 +11,8 @@ use runtime::error::chain;
 use tokio::sync::watch;
 
 use super::{Position, Worker};
-use crate::goal::WatchedObject;
 use crate::kinds::flannel_to_calico::journal::Journal;
+use crate::watched_object::WatchedObject;
 
 impl Worker {
     /// The spec, if it is complete. A NodeMigration that was recreated after a deletion is incomplete until it has settings and a

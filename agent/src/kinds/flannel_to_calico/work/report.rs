@@ -9,9 +9,9 @@ use tokio::sync::watch;
 
 use super::Worker;
 use super::step::Outcome;
-use crate::goal::WatchedObject;
 use crate::kinds::flannel_to_calico::observe::Observation;
 use crate::report::{Pending, Report};
+use crate::watched_object::WatchedObject;
 
 impl Worker {
     /// The report of a host that was read.

@@ -8,10 +8,10 @@ use runtime::error::chain;
 use tokio::sync::watch;
 
 use super::Worker;
-use crate::goal::WatchedObject;
 use crate::kinds::flannel_to_calico::apply::apply;
 use crate::kinds::flannel_to_calico::journal::Journal;
 use crate::kinds::flannel_to_calico::observe::{Observation, Paths};
+use crate::watched_object::WatchedObject;
 
 /// More steps than any host needs: above it, another program reverts the steps.
 const MOST_STEPS: usize = 64;

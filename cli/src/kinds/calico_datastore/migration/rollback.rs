@@ -3,8 +3,8 @@
 use api::Migration;
 
 use crate::error::CliError;
-use crate::render::table::wrap;
 use crate::rollback_targets::RollbackTargets;
+use crate::table::wrap;
 
 /// Width of the text.
 const WIDTH: usize = 110;

@@ -70,8 +70,8 @@ pub async fn restore(
 }
 
 /// The object to be written; `None` if that is left to its owner.
-fn object(mend: &Fix) -> Option<String> {
-    match mend {
+fn object(fix: &Fix) -> Option<String> {
+    match fix {
         Fix::Label { node, .. } => Some(write::describe(node.as_ref())),
         Fix::Selector { set, .. } => Some(write::describe(set.as_ref())),
         Fix::Create { kind, object } => Some(format!("{} {}", kind.0, object["metadata"]["name"])),
@@ -80,8 +80,8 @@ fn object(mend: &Fix) -> Option<String> {
     }
 }
 
-async fn restore_one(context: &Context, mend: &Fix) -> Result<(), WriteError> {
-    match mend {
+async fn restore_one(context: &Context, fix: &Fix) -> Result<(), WriteError> {
+    match fix {
         Fix::Label { node, record, needed } => restore_label(context, node, record, needed).await,
         Fix::Selector { set, network } => {
             let namespace = set.namespace().unwrap_or_default();

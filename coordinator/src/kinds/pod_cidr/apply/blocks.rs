@@ -22,9 +22,9 @@ impl StepExecutor<'_> {
     pub(super) async fn release(
         &self,
         ranges: &[IpNet],
-        looks: &mut ReadCache,
+        reads: &mut ReadCache,
     ) -> Result<String, WriteError> {
-        let ipam = looks.ipam(self.store, Pace::Counted).await?;
+        let ipam = reads.ipam(self.store, Pace::Counted).await?;
         let is_empty = |range: &&IpNet| {
             let block = ipam.block(**range);
             block.is_none_or(|block| block.allocations.is_empty())
@@ -47,10 +47,10 @@ impl StepExecutor<'_> {
         }
         let said = format!("blocks released: {} of {}", released.len(), ranges.len());
         if released.len() == tried && tried < ranges.len() {
-            looks.released(released);
+            reads.released(released);
         } else {
             // The last batch is done, or the blocks differ from what was read.
-            looks.forget_ipam();
+            reads.forget_ipam();
         }
         Ok(said)
     }

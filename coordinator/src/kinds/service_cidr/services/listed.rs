@@ -16,12 +16,12 @@ use service_cidr::queue::{QueuedService, Standing};
 use service_cidr::ranges::is_assignable;
 use service_cidr::side::{Side, Sides};
 
-use super::super::drive::Pass;
 use super::super::exchange::Subject;
-use super::super::index::{Name, name_of};
+use super::super::pass::Pass;
 use super::super::read_cache::{ExchangeTimes, ReadCache};
 use super::super::whole_objects::names;
 use crate::obstacles::refusal;
+use crate::service_index::{Name, name_of};
 
 /// Most bytes of slices of one Service that are copied: some 3 000 endpoints. The owner decides how many there are.
 const MOST_COPIED: usize = 1 << 20;
@@ -75,7 +75,7 @@ impl Pass<'_> {
     /// Every existing Service of the book, with its decision if that still holds.
     pub(super) fn listed(
         &self,
-        looks: &ReadCache,
+        reads: &ReadCache,
         known: &ServiceCidrStatus,
         left_is_used: bool,
         ground: &BridgeFacts,
@@ -135,7 +135,7 @@ impl Pass<'_> {
             } else if is_done {
                 (Some(Decision::Settled), Some(Standing::Settled))
             } else {
-                let decision = looks.decided.of(key, fingerprint);
+                let decision = reads.decided.of(key, fingerprint);
                 let stands = decision.as_ref().and_then(Standing::of);
                 (decision, stands)
             };

@@ -7,7 +7,7 @@ use service_cidr::assignment::spare;
 use service_cidr::exchange::{Part, Parts};
 use service_cidr::objects::Spare;
 
-use super::super::drive::Pass;
+use super::super::pass::Pass;
 use super::MOST_LOOKS;
 
 /// Addresses for helpers that need one: each is used once in a pass.

@@ -8,9 +8,9 @@ use service_cidr::class::Class;
 use service_cidr::decide::ServiceView;
 use service_cidr::side::Side;
 
-use super::super::drive::Pass;
-use super::super::index::name_of;
+use super::super::pass::Pass;
 use super::super::read_cache::ExchangeTimes;
+use crate::service_index::name_of;
 
 /// Number of late Services in one namespace from which a warning says why the migration takes longer.
 const CROWD: usize = 100;

@@ -11,7 +11,7 @@ use service_cidr::facts::ApiServer;
 use service_cidr::ranges::joined;
 use service_cidr::side::Side;
 
-use super::super::drive::Pass;
+use super::super::pass::Pass;
 
 impl Pass<'_> {
     /// The wait for API servers without the needed flag or certificate.

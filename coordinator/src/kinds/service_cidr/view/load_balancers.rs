@@ -11,7 +11,7 @@ use service_cidr::entry::{self, Entry};
 use service_cidr::host::MAX_EXCLUDED;
 use service_cidr::side::Side;
 
-use super::super::drive::Pass;
+use super::super::pass::Pass;
 use super::super::services::is_late;
 
 /// A load balancer, and its source addresses.

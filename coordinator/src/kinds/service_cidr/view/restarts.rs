@@ -21,7 +21,7 @@ use service_cidr::side::Side;
 use service_cidr::step::Missing;
 
 use super::super::answers::{Answer, Answers};
-use super::super::drive::Pass;
+use super::super::pass::Pass;
 use super::super::read_cache::ReadCache;
 use crate::memory::Memory;
 use crate::read_cache::Pace;
@@ -181,7 +181,11 @@ impl Pass<'_> {
         told: &BTreeSet<String>,
         status: &MigrationStatus,
     ) -> Option<Missing> {
-        let mut health = health(self.workloads, self.ill, status.started_at.unwrap_or(self.now));
+        let mut health = health(
+            self.workloads,
+            self.unready,
+            status.started_at.unwrap_or(self.now),
+        );
         let (name, movers) = (self.migration.name_any(), Movers::StartedWithOldAddress(told));
         let goes_back = self.goal == Side::Old;
         stalls::mark(memory, &name, residents, movers, &mut health, goes_back, self.now);

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use service_cidr::side::Side;
 
 use super::super::answers::{Answer, Answers};
-use super::super::drive::Pass;
+use super::super::pass::Pass;
 use super::super::soak_seconds;
 
 impl Pass<'_> {

@@ -14,7 +14,7 @@ use service_cidr::side::Side;
 use service_cidr::step::{Missing, Stage};
 
 use super::super::answers::Answers;
-use super::super::drive::{Pass, direction};
+use super::super::pass::{Pass, direction};
 use super::super::read_cache::ReadCache;
 use super::load_balancers::LoadBalancer;
 use crate::memory::Memory;

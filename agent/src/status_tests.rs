@@ -1,5 +1,5 @@
 use ::flannel_to_calico::api::{NodeSpec, NodeStatus, OrEmpty as _};
-use api::node_migration::{NodeMigrationSpec, ProbeTarget};
+use api::node_migration::{Failure, ProbeResult, ProbeTarget};
 use api::traffic::{Breach, ClassCount, Flow, PathClass, Totals};
 use engine::check::{Check, Verdict};
 use flannel_to_calico::phase::{Goal, Phase};

@@ -1,0 +1,373 @@
+//! The house: lengths of files, imports between siblings, words, and what a new kind touches (docs/adding-a-kind.md).
+
+#![expect(clippy::unwrap_used, reason = "a test says that it failed by a panic")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Crates of the product.
+const CRATES: [&str; 14] = [
+    "engine",
+    "calico",
+    "kinds/flannel-to-calico",
+    "kinds/pod-cidr",
+    "kinds/service-cidr",
+    "kinds/calico-datastore",
+    "kinds/example",
+    "api",
+    "agent",
+    "coordinator",
+    "cli",
+    "datastore",
+    "runtime",
+    "listening",
+];
+
+/// Most lines of a file, without the tests at its end.
+const LINES: usize = 400;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Whether a file has only tests, or only what tests need.
+fn is_test(name: &str) -> bool {
+    let ends = ["_tests", "_scenarios", "_walk", "_fixture"];
+    let names = ["tests", "scenarios", "walk", "fixture", "world"];
+    let name = name.trim_end_matches(".rs");
+    ends.iter().any(|end| name.ends_with(end)) || names.contains(&name) || name.starts_with("fake_")
+}
+
+/// The Rust files below a folder: path and text, without tests.
+fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.ends_with(".rs") && !is_test(&name) {
+                let text = fs::read_to_string(&path).unwrap();
+                found.push((path, without_tests(&text).to_owned()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The text before the module with the tests.
+fn without_tests(text: &str) -> &str {
+    text.find("\n#[cfg(test)]\nmod ").map_or(text, |end| &text[..end])
+}
+
+#[test]
+fn no_file_is_longer_than_the_limit() {
+    let mut long = Vec::new();
+    for name in CRATES {
+        for (path, text) in sources(&root().join(name).join("src")) {
+            let lines = text.lines().count();
+            if lines > LINES {
+                long.push(format!("{}: {lines} lines, at most {LINES}", path.display()));
+            }
+        }
+    }
+    assert!(long.is_empty(), "split by job:\n{}", long.join("\n"));
+}
+
+type Module = Vec<String>;
+
+/// The modules of a crate, by their path in it, with their text.
+fn modules(source: &Path) -> BTreeMap<Module, String> {
+    let of = |path: &Path| -> Module {
+        let path = path.strip_prefix(source).unwrap().with_extension("");
+        let mut parts: Module = path
+            .iter()
+            .map(|part| part.to_string_lossy().into_owned())
+            .collect();
+        if parts.last().is_some_and(|last| last == "mod") || parts == ["lib"] || parts == ["main"] {
+            parts.pop();
+        }
+        parts
+    };
+    let mut found = BTreeMap::new();
+    for (path, text) in sources(source) {
+        let code: Vec<&str> = text
+            .lines()
+            .map(|line| line.split("//").next().unwrap())
+            .collect();
+        found
+            .entry(of(&path))
+            .or_insert_with(String::new)
+            .push_str(&format!("{}\n", code.join("\n")));
+    }
+    found
+}
+
+/// Every path of a use tree: `a::{b, c::d}` is `a::b` and `a::c::d`.
+fn expand(prefix: &str, tree: &str, found: &mut Vec<String>) {
+    let tree = tree.trim();
+    let Some(open) = tree.find('{') else {
+        found.push(format!("{prefix}{}", tree.split(" as ").next().unwrap().trim()));
+        return;
+    };
+    let prefix = format!("{prefix}{}", tree[..open].trim());
+    let inner = &tree[open + 1..tree.rfind('}').unwrap_or(tree.len())];
+    let (mut depth, mut start) = (0_i32, 0);
+    for (at, letter) in inner.char_indices().chain([(inner.len(), ',')]) {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                if !inner[start..at].trim().is_empty() {
+                    expand(&prefix, &inner[start..at], found);
+                }
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The paths of the crate that a module names: imports, and paths in the code.
+fn named(code: &str) -> Vec<String> {
+    let mut paths = Vec::new();
+    let mut statement: Option<String> = None;
+    for line in code.lines().map(str::trim) {
+        let starts = ["use ", "pub use ", "pub(crate) use ", "pub(super) use "];
+        if let Some(tree) = starts.iter().find_map(|start| line.strip_prefix(start)) {
+            statement = Some(tree.to_owned());
+        } else if let Some(tree) = &mut statement {
+            tree.push_str(line);
+        }
+        if line.ends_with(';')
+            && let Some(tree) = statement.take()
+        {
+            expand("", tree.trim_end_matches(';'), &mut paths);
+        }
+    }
+    for start in ["crate::", "super::"] {
+        for (at, _) in code.match_indices(start) {
+            let end =
+                code[at..].find(|letter: char| !(letter.is_alphanumeric() || letter == '_' || letter == ':'));
+            paths.push(
+                code[at..end.map_or(code.len(), |end| at + end)]
+                    .trim_end_matches(':')
+                    .to_owned(),
+            );
+        }
+    }
+    paths
+}
+
+/// The module that a path names, seen from a module; `None` if the path leaves the crate.
+fn resolve(of: &Module, path: &str, modules: &BTreeMap<Module, String>) -> Option<Module> {
+    let mut parts = path.split("::").peekable();
+    let mut at = match *parts.peek()? {
+        "crate" => {
+            parts.next();
+            Module::new()
+        }
+        "self" => {
+            parts.next();
+            of.clone()
+        }
+        "super" => {
+            let mut at = of.clone();
+            while parts.next_if_eq(&"super").is_some() {
+                at.pop()?;
+            }
+            at
+        }
+        _ => return None,
+    };
+    for part in parts {
+        at.push(part.to_owned());
+        if !modules.contains_key(&at) {
+            at.pop();
+            break;
+        }
+    }
+    Some(at)
+}
+
+#[test]
+fn siblings_do_not_import_each_other_in_a_circle() {
+    let mut circles = Vec::new();
+    for name in CRATES {
+        let modules = modules(&root().join(name).join("src"));
+        // From one child of a folder to another one.
+        let mut edges: BTreeMap<(Module, String), BTreeSet<String>> = BTreeMap::new();
+        for (of, code) in &modules {
+            for target in named(code).iter().filter_map(|path| resolve(of, path, &modules)) {
+                let common = of
+                    .iter()
+                    .zip(&target)
+                    .take_while(|(one, other)| one == other)
+                    .count();
+                if let (Some(from), Some(to)) = (of.get(common), target.get(common)) {
+                    let key = (of[..common].to_vec(), from.clone());
+                    edges.entry(key).or_default().insert(to.clone());
+                }
+            }
+        }
+        for (folder, start) in edges.keys() {
+            let (mut seen, mut open) = (BTreeSet::new(), vec![start.clone()]);
+            while let Some(at) = open.pop() {
+                for next in edges.get(&(folder.clone(), at)).into_iter().flatten() {
+                    if seen.insert(next.clone()) {
+                        open.push(next.clone());
+                    }
+                }
+            }
+            if seen.contains(start) {
+                circles.push(format!("{name}/src/{}: {start}", folder.join("/")));
+            }
+        }
+    }
+    assert!(
+        circles.is_empty(),
+        "move what both need to a file of its own:\n{}",
+        circles.join("\n")
+    );
+}
+
+/// Words that docs/style.md replaces, in lower case.
+const WORDS: [&str; 12] = [
+    "nobody",
+    "somebody",
+    "whoever",
+    "anybody",
+    "everybody",
+    "anew",
+    "in vain",
+    "leave away",
+    "mended",
+    "mends",
+    "1 pods",
+    "1 nodes",
+];
+
+/// Whether the text has the words as whole words.
+fn has(text: &str, words: &str) -> bool {
+    let is_letter =
+        |letter: Option<char>| letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_');
+    text.match_indices(words).any(|(at, _)| {
+        !is_letter(text[..at].chars().next_back()) && !is_letter(text[at + words.len()..].chars().next())
+    })
+}
+
+/// The files of the documentation, and of deploy/.
+fn documents() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join("docs"), root().join("deploy")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "md" || end == "yaml") {
+                found.push(path);
+            }
+        }
+    }
+    for name in ["README.md", "CONTRIBUTING.md", "SECURITY.md"] {
+        found.push(root().join(name));
+    }
+    found.retain(|path| !path.ends_with("docs/style.md"));
+    found
+}
+
+#[test]
+fn texts_have_no_word_that_the_style_guide_replaces() {
+    let mut found = Vec::new();
+    let mut look = |path: &Path, text: &str| {
+        for (number, line) in text.lines().enumerate() {
+            // The name of a user of Linux.
+            let line = line.to_lowercase().replace("`nobody`", "");
+            if let Some(word) = WORDS.iter().find(|word| has(&line, word)) {
+                found.push(format!("{}:{}: {word}", path.display(), number + 1));
+            }
+        }
+    };
+    for name in CRATES {
+        for (path, text) in sources(&root().join(name).join("src")) {
+            look(&path, &text);
+        }
+    }
+    for path in documents() {
+        look(&path, &fs::read_to_string(&path).unwrap());
+    }
+    assert!(found.is_empty(), "see docs/style.md:\n{}", found.join("\n"));
+}
+
+/// Lines that name the example kind outside of its own folders, by file.
+fn lines_of_the_example() -> BTreeMap<String, usize> {
+    let root = root();
+    let mut found = BTreeMap::new();
+    let mut count = |path: &Path, text: &str| {
+        let marks = ["example-kind", "kinds/example", "Example example", "mod example;"];
+        let names =
+            |line: &&str| marks.iter().any(|mark| line.contains(mark)) || line.starts_with("example = ");
+        let lines = text.lines().filter(names).count();
+        if lines > 0 {
+            let path = path.strip_prefix(&root).unwrap().display().to_string();
+            found.insert(path, lines);
+        }
+    };
+    for name in CRATES.iter().filter(|name| **name != "kinds/example") {
+        for (path, text) in sources(&root.join(name).join("src")) {
+            if !path.components().any(|part| part.as_os_str() == "example") {
+                count(&path, &text);
+            }
+        }
+        let manifest = root.join(name).join("Cargo.toml");
+        count(&manifest, &fs::read_to_string(&manifest).unwrap());
+    }
+    let manifest = root.join("Cargo.toml");
+    count(&manifest, &fs::read_to_string(&manifest).unwrap());
+    found
+}
+
+#[test]
+fn a_kind_touches_its_folders_and_one_line_in_each_registry() {
+    let found = lines_of_the_example();
+    let document = fs::read_to_string(root().join("docs/adding-a-kind.md")).unwrap();
+    let table: BTreeMap<String, usize> = document
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("| `")?.split('|');
+            let path = cells.next()?.trim().trim_end_matches('`').to_owned();
+            Some((path, cells.next()?.trim().parse().ok()?))
+        })
+        .collect();
+    assert_eq!(
+        table, found,
+        "docs/adding-a-kind.md counts the lines outside of the folders of a kind"
+    );
+}
+
+#[test]
+fn documents_name_files_that_exist() {
+    let mut missing = Vec::new();
+    for path in documents()
+        .iter()
+        .filter(|path| path.extension().is_some_and(|end| end == "md"))
+    {
+        let text = fs::read_to_string(path).unwrap();
+        for (number, line) in text.lines().enumerate() {
+            // Every second part is in backticks.
+            for name in line.split('`').skip(1).step_by(2) {
+                let is_path = name.ends_with(".rs") && !name.contains(['<', '*', ' ']);
+                let is_here = CRATES.iter().any(|of| name.starts_with(&format!("{of}/")));
+                if is_path && is_here && !root().join(name).exists() {
+                    missing.push(format!("{}:{}: {name}", path.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}

@@ -1,0 +1,89 @@
+//! One kind of migration, as the engine drives it: planning, then a pass at a time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, MigrationStatus, NodeMigration};
+use engine::check::Check;
+use engine::document::Document;
+
+use crate::cache::{Cache, OptionalWatches};
+use crate::context::Context;
+use crate::memory::Memory;
+use crate::unused_fields::SpecField;
+use crate::write::WriteError;
+
+/// One kind of migration, as the engine drives it.
+pub(crate) trait Kind {
+    /// Input of the checks and the plan.
+    type Facts;
+    /// Settings found by the checks and saved before the first change.
+    type Settings;
+
+    /// Creates and deletes `NodeMigration`s to match the Nodes.
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError>;
+
+    /// Reads the cluster. Changes nothing.
+    async fn read(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        memory: &mut Memory,
+        migration: &Migration,
+        node_migrations: &[Arc<NodeMigration>],
+    ) -> Result<Self::Facts, WriteError>;
+
+    /// Nodes whose agents have not reported what the checks need.
+    fn silent(&self, facts: &Self::Facts) -> Vec<String>;
+
+    /// Facts that the checks need and that are not read yet; later reads complete them. `None` if none is missing.
+    fn unfinished(&self, _facts: &Self::Facts) -> Option<String> {
+        None
+    }
+
+    /// Settings and checks; settings are `None` if the source of the migration was not found.
+    fn judge(&self, migration: &Migration, facts: &Self::Facts) -> (Option<Self::Settings>, Vec<Check>);
+
+    /// Watches that this kind needs beside those that every kind has.
+    fn watches(&self) -> OptionalWatches {
+        OptionalWatches::default()
+    }
+
+    /// Whether this kind uses a field of the spec that not every kind uses.
+    fn uses(&self, field: SpecField) -> bool;
+
+    /// Every action on every object, in order.
+    fn document(&self, settings: &Self::Settings, facts: &Self::Facts, coordinator_node: &str) -> Document;
+
+    /// Writes into the spec what an agent needs to judge its host.
+    fn write_orders(&self, settings: &Self::Settings, spec: &mut NodeMigrationSpec);
+
+    /// Saves the settings.
+    fn save(&self, settings: Self::Settings, status: &mut MigrationStatus);
+
+    /// State before the first change, restored at the end or by a rollback. `facts` are those of the checks. State of a node is
+    /// written to its `NodeMigration`.
+    async fn before(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        migration: &Migration,
+        facts: &Self::Facts,
+    ) -> Result<BTreeMap<String, String>, WriteError>;
+
+    /// One pass of a started migration. Returns the reasons for which nodes in the rollout wait.
+    async fn advance(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        memory: &mut Memory,
+        migration: &Migration,
+        status: &mut MigrationStatus,
+    ) -> Result<Vec<&'static str>, WriteError>;
+
+    /// A remark for the user beside the message; it changes every minute, and does not count as progress.
+    fn remark(&self, _status: &MigrationStatus) -> Option<String> {
+        None
+    }
+}
