@@ -479,7 +479,7 @@ fn only_connections_to_services_are_written_with_a_delay() {
 
 #[test]
 fn an_error_names_its_causes() {
-    let error = ReportError {
+    let error = StatusError {
         name: "a".to_owned(),
         source: kube::Error::Service("connection refused".into()),
     };

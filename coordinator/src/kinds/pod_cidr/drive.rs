@@ -6,15 +6,11 @@ use api::migration::{CurrentStage, Desired, Direction, PodCidr, PodCidrStatus, S
 use api::{Migration, MigrationStatus};
 use crash_point::Edge;
 use engine::decision::{Decision, WaitReason};
-use engine::moves::{Workload, WorkloadFacts};
-use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use pod_cidr::calico_node::CalicoNode;
 use pod_cidr::decide::{PoolRole, Step};
-use pod_cidr::facts::Pool;
 use pod_cidr::host::HostSettings;
-use pod_cidr::ipam::Ipam;
 use pod_cidr::{hardcoded_range, pools, tunnel_address};
 
 use super::adopt::Tunnels;

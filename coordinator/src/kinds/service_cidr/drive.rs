@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::migration::{Desired, Direction, MigrationPhase, ServiceCidr, ServiceCidrStatus};
+use api::migration::{Desired, MigrationPhase, ServiceCidr, ServiceCidrStatus};
 use api::{Migration, MigrationStatus};
 use crash_point::Edge;
 use engine::cluster::Malformed;
 use engine::decision::WaitReason;
-use engine::moves::{Workload, WorkloadFacts};
+use engine::moves::Workload;
 use engine::words::number;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use service_cidr::assignment::{self, Assignment, AssignmentInputs, counts};
-use service_cidr::ranges::{ServiceCidr as Range, joined};
+use service_cidr::ranges::joined;
 use service_cidr::side::Side;
 use service_cidr::step::{Stage, Step};
 

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent::report::{self, ReportError};
+use agent::status::{self, StatusError};
 use anyhow::{Context, Result};
 use api::node_migration::NodeMigrationStatus;
 use api::{MigrationRecord, NodeMigration};
@@ -103,7 +103,7 @@ impl Fleet {
                     for (node, object, status) in self.turn(room) {
                         let api = self.api.clone();
                         writes.push(async move {
-                            let outcome = report::write(&api, &object, &status).await;
+                            let outcome = status::write(&api, &object, &status).await;
                             (node, outcome)
                         });
                     }
@@ -308,7 +308,7 @@ impl Fleet {
         wanted
     }
 
-    fn wrote(&mut self, node: String, outcome: Result<Option<NodeMigration>, ReportError>) {
+    fn wrote(&mut self, node: String, outcome: Result<Option<NodeMigration>, StatusError>) {
         self.writing.remove(&node);
         match outcome {
             Ok(Some(object)) => self.keep(node, Arc::new(object)),
