@@ -7,6 +7,7 @@ pub mod migration;
 pub mod names;
 pub mod node_migration;
 pub mod record;
+pub mod rollout;
 pub mod traffic;
 
 pub use kind::Kind;

@@ -61,7 +61,9 @@ fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
 
 /// The text before the module with the tests.
 fn without_tests(text: &str) -> &str {
-    text.find("\n#[cfg(test)]\nmod ").map_or(text, |end| &text[..end])
+    let starts = ["\n#[cfg(test)]\nmod ", "\n#[cfg(test)]\n#[path"];
+    let end = starts.iter().filter_map(|start| text.find(start)).min();
+    end.map_or(text, |end| &text[..end])
 }
 
 #[test]
