@@ -49,7 +49,7 @@ fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() {
                 folders.push(path);
-            } else if name.ends_with(".rs") && !is_test(&name) {
+            } else if path.extension().is_some_and(|end| end == "rs") && !is_test(&name) {
                 let text = fs::read_to_string(&path).unwrap();
                 found.push((path, without_tests(&text).to_owned()));
             }
@@ -101,10 +101,7 @@ fn modules(source: &Path) -> BTreeMap<Module, String> {
             .lines()
             .map(|line| line.split("//").next().unwrap())
             .collect();
-        found
-            .entry(of(&path))
-            .or_insert_with(String::new)
-            .push_str(&format!("{}\n", code.join("\n")));
+        found.insert(of(&path), code.join("\n"));
     }
     found
 }
@@ -363,7 +360,8 @@ fn documents_name_files_that_exist() {
         for (number, line) in text.lines().enumerate() {
             // Every second part is in backticks.
             for name in line.split('`').skip(1).step_by(2) {
-                let is_path = name.ends_with(".rs") && !name.contains(['<', '*', ' ']);
+                let is_path = Path::new(name).extension().is_some_and(|end| end == "rs")
+                    && !name.contains(['<', '*', ' ']);
                 let is_here = CRATES.iter().any(|of| name.starts_with(&format!("{of}/")));
                 if is_path && is_here && !root().join(name).exists() {
                     missing.push(format!("{}:{}: {name}", path.display(), number + 1));

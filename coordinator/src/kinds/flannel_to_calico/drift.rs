@@ -248,7 +248,7 @@ async fn observe_pools(
                         Fix::ByItsOwner,
                     )
                 };
-                Some(Found { what, fix: fix })
+                Some(Found { what, fix })
             })
             .collect()),
         Err(conflict) => Ok(by_its_owner(format!("{conflict}; restore it"))),
