@@ -128,12 +128,12 @@ fn lock(sources: &Mutex<Sources>) -> MutexGuard<'_, Sources> {
 }
 
 async fn accept(connections: &TcpListener, uid: &Arc<str>, sources: &Arc<Mutex<Sources>>) {
-    let seats = ConnectionSlots::new(CONNECTIONS);
+    let slots = ConnectionSlots::new(CONNECTIONS);
     loop {
-        let (stream, peer, seat) = listening::accept(connections, &seats).await;
+        let (stream, peer, slot) = listening::accept(connections, &slots).await;
         let (uid, sources) = (Arc::clone(uid), Arc::clone(sources));
         tokio::spawn(async move {
-            match seat.hold(converse(stream, &uid, &sources)).await {
+            match slot.hold(converse(stream, &uid, &sources)).await {
                 Some(Ok(())) => {}
                 Some(Err(error)) => tracing::debug!(%peer, %error, "connection failed"),
                 None => tracing::debug!(%peer, "connection closed to make room for another one"),

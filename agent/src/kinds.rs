@@ -83,8 +83,8 @@ pub trait AgentKind: Sized {
     /// Observes the host and works towards the spec. `goals` shows whether the spec has changed meanwhile.
     async fn work(&mut self, spec: &NodeMigrationSpec, goals: &watch::Receiver<WatchedObject>) -> Report;
 
-    /// Another kind is requested: a host that this kind left between two networks is brought to one of them first. `None` if it was
-    /// not.
+    /// Another kind is requested: a host that this kind left between two networks is brought to one of them first. `None` if it
+    /// was not.
     async fn take_over(&mut self, _goals: &watch::Receiver<WatchedObject>) -> Option<Report> {
         None
     }

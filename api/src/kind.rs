@@ -7,8 +7,8 @@ use thiserror::Error;
 /// The registry of kinds: one line for each. Calls the macro `$callback` with all lines.
 ///
 /// A line has the name of the kind, its crate, its field in the API, and the name of a Migration that is created without a name.
-/// The crate has a module `api` with the types of these fields: `Spec` and `Status` for the Migration, `NodeSpec` and `NodeStatus`
-/// for its `NodeMigration`s. A line may start with `#[cfg(...)]`.
+/// The crate has a module `api` with the types of these fields: `Spec` and `Status` for the Migration, `NodeSpec` and
+/// `NodeStatus` for its `NodeMigration`s. A line may start with `#[cfg(...)]`.
 #[macro_export]
 macro_rules! for_each_kind {
     ($callback:ident) => {

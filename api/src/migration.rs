@@ -27,8 +27,8 @@ use crate::traffic::{ClassCount, GateBreach, GateRules};
 /// Defines the spec and the status, with one field for each kind.
 macro_rules! migration {
     ($($(#[cfg($($cfg:tt)*)])? $kind:ident $field:ident $api_field:literal $default_name:literal,)+) => {
-        /// `MigrationSpec` is the desired state of a Migration. Exactly one of the fields of the kinds must be set: `flannelToCalico`,
-        /// `podCidr`, `serviceCidr` or `calicoDatastore`.
+        /// `MigrationSpec` is the desired state of a Migration. Exactly one of the fields of the kinds must be set:
+        /// `flannelToCalico`, `podCidr`, `serviceCidr` or `calicoDatastore`.
         #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[kube(
             group = "replumb.dev",
@@ -62,22 +62,23 @@ macro_rules! migration {
                 #[serde(default, skip_serializing_if = "Option::is_none")]
                 pub $field: Option<::$field::api::Spec>,
             )+
-            /// `desired` is the action to take. Possible values: `Plan` (default): run the checks and write the plan, and change nothing.
-            /// `Run`: migrate. `Pause`: finish the nodes in progress, and start nothing new. `Abort`: as `Pause`, and also roll back the
-            /// nodes in progress (`flannelToCalico`) or the whole migration (`calicoDatastore`). `Rollback`: roll back the whole
-            /// migration. After the first change, `Plan` has the effect of `Pause`. `kubectl replumb` sets this field.
+            /// `desired` is the action to take. Possible values: `Plan` (default): run the checks and write the plan, and change
+            /// nothing. `Run`: migrate. `Pause`: finish the nodes in progress, and start nothing new. `Abort`: as `Pause`, and
+            /// also roll back the nodes in progress (`flannelToCalico`) or the whole migration (`calicoDatastore`). `Rollback`:
+            /// roll back the whole migration. After the first change, `Plan` has the effect of `Pause`. `kubectl replumb` sets
+            /// this field.
             #[serde(default)]
             pub desired: Desired,
-            /// `rollbackNodes` is the list of nodes, by name, to roll back to the old network. A node stays on the old network until its
-            /// name is removed from the list. Applies to `flannelToCalico`. `kubectl replumb rollback NODE` adds names, and
-            /// `kubectl replumb resume` clears the list.
+            /// `rollbackNodes` is the list of nodes, by name, to roll back to the old network. A node stays on the old network
+            /// until its name is removed from the list. Applies to `flannelToCalico`. `kubectl replumb rollback NODE` adds names,
+            /// and `kubectl replumb resume` clears the list.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub rollback_nodes: Vec<String>,
-            /// `rollbackServices` is the list of Services, as `namespace/name`, to roll back to the addresses that they had before the
-            /// migration. A Service keeps that address until its name is removed from the list. Applies to `serviceCidr` until stage
-            /// Close; after that, only `desired: Rollback` rolls back Services. The migration is paused while the list names a Service
-            /// that cannot be rolled back. `kubectl replumb rollback --service` adds names, and `kubectl replumb resume` clears the list.
-            /// At most 1000 items.
+            /// `rollbackServices` is the list of Services, as `namespace/name`, to roll back to the addresses that they had
+            /// before the migration. A Service keeps that address until its name is removed from the list. Applies to
+            /// `serviceCidr` until stage Close; after that, only `desired: Rollback` rolls back Services. The migration is paused
+            /// while the list names a Service that cannot be rolled back. `kubectl replumb rollback --service` adds names, and
+            /// `kubectl replumb resume` clears the list. At most 1000 items.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             #[schemars(length(max = 1000))]
             pub rollback_services: Vec<String>,
@@ -90,14 +91,14 @@ macro_rules! migration {
             /// `gates` sets how much traffic may be lost before the migration halts.
             #[serde(default)]
             pub gates: GateRules,
-            /// `planHash` is the hash of the plan that the user has reviewed. Until the first change, the Migration is refused with
-            /// reason `PlanChanged` if the hash of the current plan (`status.plan.hash`) is a different one. If unset, any plan is
-            /// accepted.
+            /// `planHash` is the hash of the plan that the user has reviewed. Until the first change, the Migration is refused
+            /// with reason `PlanChanged` if the hash of the current plan (`status.plan.hash`) is a different one. If unset, any
+            /// plan is accepted.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub plan_hash: Option<String>,
-            /// `resumedAt` is the time at which the user last resumed, aborted or rolled back the migration. Timeouts restart at this
-            /// time. Traffic loss, drift and nodes that fell back before this time no longer stop the rollout. `kubectl replumb` sets
-            /// this field.
+            /// `resumedAt` is the time at which the user last resumed, aborted or rolled back the migration. Timeouts restart at
+            /// this time. Traffic loss, drift and nodes that fell back before this time no longer stop the rollout. `kubectl
+            /// replumb` sets this field.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schemars(with = "Option<String>")]
             pub resumed_at: Option<Timestamp>,
@@ -107,34 +108,34 @@ macro_rules! migration {
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "camelCase")]
         pub struct MigrationStatus {
-            /// `phase` is the phase of the migration. Possible values: `Pending` (default): not processed yet. `Planning`: the checks
-            /// run. `Planned`: all checks allow the migration, and `desired: Run` starts it. `Refused`: a check failed, the plan has
-            /// changed since it was reviewed, or another Migration is active. `Preparing`: cluster-wide objects are written. `Rolling`:
-            /// nodes, pods or Services change. `Mixed`: with strategy `InPlace`, all nodes are on Calico and some pods are still on the
-            /// flannel network. `Finishing`: all nodes, pods or Services have changed, and what belongs to the source is removed.
-            /// `Completed`: the migration is complete. `Halted`: the migration waits for a decision of the user. `RollingBack`: the
-            /// migration is being rolled back. `RolledBack`: the migration is rolled back. Nothing has changed in `Pending`, `Planning`,
-            /// `Planned` and `Refused`.
+            /// `phase` is the phase of the migration. Possible values: `Pending` (default): not processed yet. `Planning`: the
+            /// checks run. `Planned`: all checks allow the migration, and `desired: Run` starts it. `Refused`: a check failed,
+            /// the plan has changed since it was reviewed, or another Migration is active. `Preparing`: cluster-wide objects are
+            /// written. `Rolling`: nodes, pods or Services change. `Mixed`: with strategy `InPlace`, all nodes are on Calico and
+            /// some pods are still on the flannel network. `Finishing`: all nodes, pods or Services have changed, and what
+            /// belongs to the source is removed. `Completed`: the migration is complete. `Halted`: the migration waits for a
+            /// decision of the user. `RollingBack`: the migration is being rolled back. `RolledBack`: the migration is rolled
+            /// back. Nothing has changed in `Pending`, `Planning`, `Planned` and `Refused`.
             #[serde(default)]
             pub phase: MigrationPhase,
             /// `observedGeneration` is the `metadata.generation` of the Migration that this status is about.
             #[serde(default)]
             pub observed_generation: i64,
-            /// `message` is a human-readable description of what happens now or what the migration waits for, with the object and the
-            /// remedy. At most 6144 bytes.
+            /// `message` is a human-readable description of what happens now or what the migration waits for, with the object and
+            /// the remedy. At most 6144 bytes.
             #[serde(default)]
             pub message: String,
-            /// `paused` is whether no further node, pod or Service is started. After the first change, it is true while `desired` is
-            /// `Plan`, `Pause` or `Abort`, and while traffic loss or drift halts the rollout.
+            /// `paused` is whether no further node, pod or Service is started. After the first change, it is true while `desired`
+            /// is `Plan`, `Pause` or `Abort`, and while traffic loss or drift halts the rollout.
             #[serde(default)]
             pub paused: bool,
-            /// `reason` is the reason, in `CamelCase`, why the migration makes no progress: a wait reason, a halt reason, or one of
-            /// `AnotherMigration`, `ChecksFailed`, `KindNotSupported`, `PastReturn`, `PlanChanged` and `SettingsGone`. Empty while it
-            /// makes progress.
+            /// `reason` is the reason, in `CamelCase`, why the migration makes no progress: a wait reason, a halt reason, or one
+            /// of `AnotherMigration`, `ChecksFailed`, `KindNotSupported`, `PastReturn`, `PlanChanged` and `SettingsGone`. Empty
+            /// while it makes progress.
             #[serde(default, skip_serializing_if = "String::is_empty")]
             pub reason: String,
-            /// `wait` is what the migration as a whole waits for. Unset while a node is in progress, and while there is nothing to
-            /// wait for.
+            /// `wait` is what the migration as a whole waits for. Unset while a node is in progress, and while there is nothing
+            /// to wait for.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub wait: Option<MigrationWait>,
             /// `phaseBeforeHalt` is the phase that continues after the halt. Unset unless `phase` is `Halted`.
@@ -143,12 +144,12 @@ macro_rules! migration {
             /// `progress` is how much of the migration is done.
             #[serde(default)]
             pub progress: Progress,
-            /// `checks` is the list of check results, failures first. Results that do not fit into 40 `KiB` are summarized by check. Not
-            /// updated after the first change.
+            /// `checks` is the list of check results, failures first. Results that do not fit into 40 `KiB` are summarized by
+            /// check. Not updated after the first change.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub checks: Vec<Check>,
-            /// `warnings` is about objects of other owners that limit what the coordinator can decide about them. Warnings do not stop
-            /// the migration. Unset if there are none.
+            /// `warnings` is about objects of other owners that limit what the coordinator can decide about them. Warnings do not
+            /// stop the migration. Unset if there are none.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub warnings: Option<Warnings>,
             $(
@@ -161,8 +162,8 @@ macro_rules! migration {
             /// NodeMigration.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub plan: Option<Plan>,
-            /// `startedAt` is the time of the first change. Unset before. From then on, the Migration cannot be deleted until its phase
-            /// is `Completed` or `RolledBack`.
+            /// `startedAt` is the time of the first change. Unset before. From then on, the Migration cannot be deleted until its
+            /// phase is `Completed` or `RolledBack`.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schemars(with = "Option<String>")]
             pub started_at: Option<Timestamp>,
@@ -170,22 +171,22 @@ macro_rules! migration {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schemars(with = "Option<String>")]
             pub completed_at: Option<Timestamp>,
-            /// `rollbackStartedAt` is the time since which the cluster-wide changes are being reverted, after all nodes are back on the old
-            /// network. Unset otherwise. If the migration then goes forward again, these changes are made again before a node starts.
-            /// Used by `flannelToCalico`.
+            /// `rollbackStartedAt` is the time since which the cluster-wide changes are being reverted, after all nodes are back
+            /// on the old network. Unset otherwise. If the migration then goes forward again, these changes are made again before
+            /// a node starts. Used by `flannelToCalico`.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schemars(with = "Option<String>")]
             pub rollback_started_at: Option<Timestamp>,
-            /// `traffic` is the number of probes that the traffic pods of all nodes have sent and lost, for each class of path. The
-            /// numbers do not decrease.
+            /// `traffic` is the number of probes that the traffic pods of all nodes have sent and lost, for each class of path.
+            /// The numbers do not decrease.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub traffic: Vec<ClassCount>,
-            /// `breach` is the last traffic loss that halted the rollout. The halt lasts until `spec.resumedAt` changes. Unset if there
-            /// was none.
+            /// `breach` is the last traffic loss that halted the rollout. The halt lasts until `spec.resumedAt` changes. Unset if
+            /// there was none.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub breach: Option<GateBreach>,
-            /// `preparedAt` is the time at which all cluster-wide objects were in place. Unset before, and from `rollbackStartedAt` on. Used by
-            /// `flannelToCalico`.
+            /// `preparedAt` is the time at which all cluster-wide objects were in place. Unset before, and from
+            /// `rollbackStartedAt` on. Used by `flannelToCalico`.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schemars(with = "Option<String>")]
             pub prepared_at: Option<Timestamp>,
@@ -193,17 +194,18 @@ macro_rules! migration {
             /// `spec.resumedAt` changes. Unset if there are none. Used by `flannelToCalico`.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub drift: Option<Drift>,
-            /// `savedState` is the state of the cluster before the first change, which the end of the migration or a rollback restores, as
-            /// JSON by key. Values longer than 16384 bytes are in `MigrationRecords` instead: see `savedStateInRecords`. Written before the
-            /// first change.
+            /// `savedState` is the state of the cluster before the first change, which the end of the migration or a rollback
+            /// restores, as JSON by key. Values longer than 16384 bytes are in `MigrationRecords` instead: see
+            /// `savedStateInRecords`. Written before the first change.
             #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
             pub saved_state: BTreeMap<String, String>,
-            /// `savedStateInRecords` is the part of the saved state that is in `MigrationRecords` with `content: SavedState`: the length of the
-            /// value in bytes, by key. Written before the first change.
+            /// `savedStateInRecords` is the part of the saved state that is in `MigrationRecords` with `content: SavedState`: the
+            /// length of the value in bytes, by key. Written before the first change.
             #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
             pub saved_state_in_records: BTreeMap<String, u64>,
-            /// `conditions` are the conditions of the Migration: `Ready` is true if `phase` is `Completed`; `Progressing` is true in
-            /// `Preparing`, `Rolling`, `Finishing` and `RollingBack` while `paused` is false; `Halted` is true if `phase` is `Halted`.
+            /// `conditions` are the conditions of the Migration: `Ready` is true if `phase` is `Completed`; `Progressing` is true
+            /// in `Preparing`, `Rolling`, `Finishing` and `RollingBack` while `paused` is false; `Halted` is true if `phase` is
+            /// `Halted`.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub conditions: Vec<Condition>,
         }
@@ -291,7 +293,8 @@ pub struct Drift {
     /// `at` is the time at which the coordinator saw the first of these changes.
     #[schemars(with = "String")]
     pub at: Timestamp,
-    /// `differences` is the list of changes: the object, the value found and the value needed. At most 20 items of at most 1024 bytes.
+    /// `differences` is the list of changes: the object, the value found and the value needed. At most 20 items of at most 1024
+    /// bytes.
     pub differences: Vec<String>,
     /// `resumedAt` is the value of `spec.resumedAt` at that time. The halt ends when `spec.resumedAt` has another value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -343,7 +346,8 @@ pub struct Plan {
     /// `prepare` is the list of cluster-wide actions before the first node, in order. At most 24 `KiB`, unless a single action is
     /// longer; further actions are in `MigrationRecords`. The actions for each node are in `spec.prepare` of its NodeMigration.
     pub prepare: Vec<Action>,
-    /// `prepareInRecords` is the number of further actions, in `MigrationRecords` with `content: Prepare`. Unset if there are none.
+    /// `prepareInRecords` is the number of further actions, in `MigrationRecords` with `content: Prepare`. Unset if there are
+    /// none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub prepare_in_records: u32,
     /// `nodeCount` is the number of nodes in the plan. Their actions are in `spec` of their NodeMigrations.

@@ -18,8 +18,8 @@ pub const AGENT_FIELD_MANAGER: &str = "replumb-agent";
 /// Field manager of the command line tool.
 pub const CLI_FIELD_MANAGER: &str = "kubectl-replumb";
 
-/// Label on a Node that says which network the node is on. Calico defines it: the IPAM garbage collector of Calico skips nodes with
-/// this label.
+/// Label on a Node that says which network the node is on. Calico defines it: the IPAM garbage collector of Calico skips nodes
+/// with this label.
 pub const NODE_NETWORK_LABEL: &str = "projectcalico.org/node-network-during-migration";
 /// Value of [`NODE_NETWORK_LABEL`]: the pods of flannel run on the node.
 pub const NETWORK_FLANNEL: &str = "flannel";
@@ -28,8 +28,8 @@ pub const NETWORK_NONE: &str = "none";
 /// Value of [`NODE_NETWORK_LABEL`]: the pods of Calico run on the node.
 pub const NETWORK_CALICO: &str = "calico";
 
-/// Annotation on a Node that the coordinator has cordoned: name of the Migration. A Node that was already cordoned does not get the
-/// annotation, and is not uncordoned.
+/// Annotation on a Node that the coordinator has cordoned: name of the Migration. A Node that was already cordoned does not get
+/// the annotation, and is not uncordoned.
 pub const CORDONED_BY_ANNOTATION: &str = "replumb.dev/cordoned-by";
 /// Annotation on a Node whose objects in Calico's datastore are complete: UID of the Migration.
 pub const PREPARED_BY_ANNOTATION: &str = "replumb.dev/prepared-by";

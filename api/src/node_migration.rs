@@ -12,7 +12,8 @@ use crate::traffic::{Flow, Gates, TrafficReport};
 /// Defines the spec and the status, with one field for each kind.
 macro_rules! node_migration {
     ($($(#[cfg($($cfg:tt)*)])? $kind:ident $field:ident $api_field:literal $default_name:literal,)+) => {
-        /// `NodeMigrationSpec` is what a migration does on one node. The coordinator writes it, and the agent on the node reads it.
+        /// `NodeMigrationSpec` is what a migration does on one node. The coordinator writes it, and the agent on the node reads
+        /// it.
         #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[kube(
             group = "replumb.dev",
@@ -53,8 +54,8 @@ macro_rules! node_migration {
             /// `gates` is how much may be lost on each of `flows`. Unset if `flows` is empty.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub gates: Option<Gates>,
-            /// `lossesCountedSince` is the value of `spec.resumedAt` of the Migration. Losses that the agent has seen before it learned of this
-            /// value do not count. Unset if `flows` is empty, or if the Migration has no such value.
+            /// `lossesCountedSince` is the value of `spec.resumedAt` of the Migration. Losses that the agent has seen before it
+            /// learned of this value do not count. Unset if `flows` is empty, or if the Migration has no such value.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schemars(with = "Option<String>")]
             pub losses_counted_since: Option<Timestamp>,
@@ -67,8 +68,8 @@ macro_rules! node_migration {
             /// `rollingBack` is whether the node is being rolled back. Used by `flannelToCalico`.
             #[serde(default, skip_serializing_if = "std::ops::Not::not")]
             pub rolling_back: bool,
-            /// `skipped` is whether the node was set aside, because of `drain.onBlocked: Skip` or because its first step failed. The node
-            /// is retried after all other nodes. Used by `flannelToCalico`.
+            /// `skipped` is whether the node was set aside, because of `drain.onBlocked: Skip` or because its first step failed.
+            /// The node is retried after all other nodes. Used by `flannelToCalico`.
             #[serde(default, skip_serializing_if = "std::ops::Not::not")]
             pub skipped: bool,
             /// `prepare` is the list of planned actions for this node before the first node changes, in order.
@@ -77,7 +78,8 @@ macro_rules! node_migration {
             /// `plan` is the list of planned actions on this node, in order.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub plan: Vec<Action>,
-            /// `step` is the current step of the node. Unset before the first step and after the last step. Used by `flannelToCalico`.
+            /// `step` is the current step of the node. Unset before the first step and after the last step. Used by
+            /// `flannelToCalico`.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub step: Option<CurrentStep>,
             /// `history` is the list of finished steps, oldest first. At most 60 items; older ones are dropped.
@@ -91,12 +93,13 @@ macro_rules! node_migration {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schemars(with = "Option<String>")]
             pub finished_at: Option<Timestamp>,
-            /// `finishedBeforeRollback` is the value that `finishedAt` had before the rollback of the node started. Unset otherwise. `finishedAt`
-            /// gets this value again if the first step of the rollback fails and the node is set aside.
+            /// `finishedBeforeRollback` is the value that `finishedAt` had before the rollback of the node started. Unset
+            /// otherwise. `finishedAt` gets this value again if the first step of the rollback fails and the node is set aside.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schemars(with = "Option<String>")]
             pub finished_before_rollback: Option<Timestamp>,
-            /// `returnedAt` is the time at which the node was back on the old network. Unset before, and once the node is started again.
+            /// `returnedAt` is the time at which the node was back on the old network. Unset before, and once the node is started
+            /// again.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schemars(with = "Option<String>")]
             pub returned_at: Option<Timestamp>,
@@ -128,7 +131,8 @@ macro_rules! node_migration {
             /// dropped.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub steps: Vec<FinishedStep>,
-            /// `traffic` is the report of the traffic pods of this node. Unset if there has been no flow since the start of the agent.
+            /// `traffic` is the report of the traffic pods of this node. Unset if there has been no flow since the start of the
+            /// agent.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub traffic: Option<TrafficReport>,
             /// `probes` is the list of results of `spec.probes`.

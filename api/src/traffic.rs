@@ -72,8 +72,8 @@ pub struct TrafficReport {
     /// `flows` is the number of flows that the agent was asked for.
     #[serde(default)]
     pub flows: u32,
-    /// `lossesCountedSince` is the value of `spec.lossesCountedSince` that this report is about. Everything but `classes` covers only the time
-    /// after it.
+    /// `lossesCountedSince` is the value of `spec.lossesCountedSince` that this report is about. Everything but `classes` covers
+    /// only the time after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub losses_counted_since: Option<Timestamp>,

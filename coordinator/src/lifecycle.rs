@@ -56,7 +56,7 @@ pub(crate) async fn reconcile(
             memory.records.forget();
             "SettingsGone".clone_into(&mut status.reason);
             status.message = format!(
-                "MigrationRecords of this Migration (holding Before): saved state \"{key}\" is missing or incomplete. No changes \
+                "MigrationRecords of this Migration (content: SavedState): saved state \"{key}\" is missing or incomplete. No changes \
                  will be made. Restore the records from a backup"
             );
             return Ok(status);

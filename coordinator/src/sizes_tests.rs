@@ -209,7 +209,7 @@ fn fill_texts(status: &mut MigrationStatus) {
             NodeProgress::Skipped
         }
     };
-    let seats: Vec<RolloutNode<'_>> = names
+    let rollout_nodes: Vec<RolloutNode<'_>> = names
         .iter()
         .enumerate()
         .map(|(number, name)| RolloutNode {
@@ -230,7 +230,7 @@ fn fill_texts(status: &mut MigrationStatus) {
         (name.clone(), held)
     };
     let waits = names.iter().take(10).map(held).collect();
-    summarize(status, &seats, &waits, None, &BTreeMap::new());
+    summarize(status, &rollout_nodes, &waits, None, &BTreeMap::new());
     assert_eq!(status.message, long);
     let now = Timestamp::now();
     status.wait = Some(engine::standstill::MigrationWait {

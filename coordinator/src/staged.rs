@@ -1,7 +1,7 @@
 //! What the kinds with stages share in a pass: the gate before a step, the outcome of a decision, the history of stages, the end.
 //!
-//! A pass of such a kind is: observe → view → decide (pure, in the crate of the kind) → apply one step → report. A kind writes its
-//! own `observe`, `view` and `apply`; the other parts are here.
+//! A pass of such a kind is: observe → view → decide (pure, in the crate of the kind) → apply one step → report. A kind writes
+//! its own `observe`, `view` and `apply`; the other parts are here.
 
 use std::collections::BTreeMap;
 
@@ -34,8 +34,8 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// The gate of this pass: lost probes, a pause by the user, or `watch`, the wait for traffic. `paused` is what a pause means for
-    /// this kind.
+    /// The gate of this pass: lost probes, a pause by the user, or `watch`, the wait for traffic. `paused` is what a pause means
+    /// for this kind.
     pub(crate) async fn of(
         context: &Context,
         migration: &Migration,
@@ -183,8 +183,8 @@ pub(crate) async fn complete(
         .await;
 }
 
-/// The traffic pods of a kind in which pods have one network and stay on it: one for each node that can run one. None once only the
-/// clean-up remains.
+/// The traffic pods of a kind in which pods have one network and stay on it: one for each node that can run one. None once only
+/// the clean-up remains.
 pub(crate) fn fates_of_one_network(snapshot: &Snapshot, is_over: bool) -> Fates<'_> {
     let mut fates = BTreeMap::new();
     if is_over {

@@ -45,13 +45,13 @@ pub fn stop(drift: Option<String>, status: &MigrationStatus, lossy: bool) -> Opt
 pub fn held(
     mut rules: Rules,
     status: &MigrationStatus,
-    seats: &[RolloutNode<'_>],
+    rollout_nodes: &[RolloutNode<'_>],
     watched: &TrafficResult,
     stop: Option<&Stop>,
 ) -> Rules {
     if let Some(stop) = stop {
         rules.hold = Some(stop.hold());
-    } else if is_before_the_first(seats) || is_to_be_proved(status) {
+    } else if is_before_the_first(rollout_nodes) || is_to_be_proved(status) {
         // Losses before the first change are not caused by this migration, but would count as its own. After a breach, the
         // fix has to be confirmed by traffic.
         rules.hold.clone_from(&watched.wait);
@@ -72,10 +72,10 @@ pub fn stay_until_watched(status: &mut MigrationStatus, unwatched: Option<Wait>)
 }
 
 /// Whether no node has been admitted yet.
-fn is_before_the_first(seats: &[RolloutNode<'_>]) -> bool {
-    seats.iter().all(|seat| {
+fn is_before_the_first(rollout_nodes: &[RolloutNode<'_>]) -> bool {
+    rollout_nodes.iter().all(|rollout_node| {
         matches!(
-            seat.standing,
+            rollout_node.standing,
             NodeProgress::Waiting | NodeProgress::Skipped | NodeProgress::KeptOnOld
         )
     })

@@ -54,16 +54,16 @@ impl WaitReport {
 /// Records the progress of the rollout, and its wait.
 pub fn summarize(
     status: &mut MigrationStatus,
-    seats: &[RolloutNode<'_>],
+    rollout_nodes: &[RolloutNode<'_>],
     waits: &BTreeMap<String, WaitReport>,
     held: Option<&Wait>,
     unprepared: &BTreeMap<String, String>,
 ) {
     let named = |wanted: fn(&NodeProgress) -> bool| -> Vec<String> {
-        seats
+        rollout_nodes
             .iter()
-            .filter(|seat| wanted(&seat.standing))
-            .map(|seat| seat.name.to_owned())
+            .filter(|rollout_node| wanted(&rollout_node.standing))
+            .map(|rollout_node| rollout_node.name.to_owned())
             .collect()
     };
     let done = named(|standing| matches!(standing, NodeProgress::Done(_))).len();
@@ -75,17 +75,20 @@ pub fn summarize(
         )
     });
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    let deferred = seats.iter().filter(|seat| {
-        seat.is_backing_off
-            || seat.standing == NodeProgress::Skipped
-            || (seat.standing == NodeProgress::Waiting && !seat.ready)
+    let deferred = rollout_nodes.iter().filter(|rollout_node| {
+        rollout_node.is_backing_off
+            || rollout_node.standing == NodeProgress::Skipped
+            || (rollout_node.standing == NodeProgress::Waiting && !rollout_node.ready)
     });
     status.progress = api::migration::Progress {
-        text: format!("{done}/{}", seats.len()),
-        nodes: count(seats.len()),
+        text: format!("{done}/{}", rollout_nodes.len()),
+        nodes: count(rollout_nodes.len()),
         done: count(done),
         working: working.iter().take(NAMED).cloned().collect(),
-        deferred: deferred.take(NAMED).map(|seat| seat.name.to_owned()).collect(),
+        deferred: deferred
+            .take(NAMED)
+            .map(|rollout_node| rollout_node.name.to_owned())
+            .collect(),
     };
     status.phase = if halted.is_empty() {
         MigrationPhase::Rolling

@@ -1,4 +1,4 @@
-//! Pods that were not Ready before the first change, and may stay so. Saved at the start in `status.before`.
+//! Pods that were not Ready before the first change, and may stay so. Saved at the start in `status.savedState`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cache::Cache;
 
-/// Key of `status.before`: number of pods that were not Ready, by workload.
+/// Key of `status.savedState`: number of pods that were not Ready, by workload.
 pub const UNREADY_BEFORE_START: &str = "pods not Ready";
 
 /// The value to save.
@@ -23,7 +23,7 @@ pub fn read(cache: &Cache) -> String {
 
 /// The saved counts; an error names the missing part.
 pub fn parse(before: &BTreeMap<String, String>) -> Result<BTreeMap<Workload, usize>, String> {
-    let missing = || format!("status.before[\"{UNREADY_BEFORE_START}\"]");
+    let missing = || format!("status.savedState[\"{UNREADY_BEFORE_START}\"]");
     let text = before.get(UNREADY_BEFORE_START).ok_or_else(missing)?;
     let unready: Vec<(String, String, String, usize)> = serde_json::from_str(text).map_err(|_| missing())?;
     let named = |(kind, namespace, name, count)| {

@@ -1,5 +1,5 @@
-//! Fields of a Migration's spec that are set, and that its kind does not use. Each of them is named before the start: a field without
-//! effect is a wish that is not met.
+//! Fields of a Migration's spec that are set, and that its kind does not use. Each of them is named before the start: a field
+//! without effect is a wish that is not met.
 
 use api::MigrationSpec;
 use api::migration::OnBlocked;

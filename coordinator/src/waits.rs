@@ -26,10 +26,10 @@ pub(crate) fn is_written(context: &Context, status: &mut MigrationStatus) -> boo
 
 /// Reports objects that cannot be written, unless the status already asks for an action of the user.
 pub(crate) fn report_refusals(context: &Context, status: &mut MigrationStatus) {
-    let needs_a_person =
+    let needs_user =
         WaitReason::read(&status.reason).is_none_or(WaitReason::needs_user) && !status.reason.is_empty();
     if let Some(refused) = context.obstacles.wait()
-        && !needs_a_person
+        && !needs_user
         && !status.phase.is_over()
     {
         refused.reason.clone_into(&mut status.reason);

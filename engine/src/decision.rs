@@ -59,7 +59,7 @@ pub struct Halt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum WaitReason {
     /// Other nodes are in progress, and `rollout.maxUnavailable` allows no further node.
-    Turn,
+    WaitingForTurn,
     /// `desired: Pause`, or a halt of the rollout.
     Paused,
     /// The canary nodes are done, and their soak time has not passed.
@@ -162,7 +162,7 @@ impl WaitReason {
             | Self::ApiServers
             | Self::RequestRefused
             | Self::Leftovers => true,
-            Self::Turn
+            Self::WaitingForTurn
             | Self::Paused
             | Self::CanarySoak
             | Self::Interval
@@ -190,7 +190,7 @@ impl WaitReason {
     /// Whether the wait has no deadline: the spec asks for it, or the user takes the time that is needed.
     pub fn has_no_deadline(self) -> bool {
         match self {
-            Self::Turn
+            Self::WaitingForTurn
             | Self::Paused
             | Self::CanarySoak
             | Self::Interval
@@ -233,7 +233,7 @@ impl WaitReason {
 
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
     pub const ALL: [Self; 33] = [
-        Self::Turn,
+        Self::WaitingForTurn,
         Self::Paused,
         Self::CanarySoak,
         Self::Interval,
@@ -271,7 +271,7 @@ impl WaitReason {
     /// The reason as written in metrics, Events and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Turn => "Turn",
+            Self::WaitingForTurn => "WaitingForTurn",
             Self::Paused => "Paused",
             Self::CanarySoak => "CanarySoak",
             Self::Interval => "Interval",

@@ -185,7 +185,7 @@ pub fn admit<'node>(nodes: &[RolloutNode<'node>], rules: &Rules, now: Timestamp)
         }
         if unavailable >= limit {
             admission.held = hold(
-                WaitReason::Turn,
+                WaitReason::WaitingForTurn,
                 turn_message(nodes, &admission.start, node.name, limit),
                 None,
             );

@@ -51,14 +51,14 @@ async fn serve_by<Answered>(
 where
     Answered: Future<Output = io::Result<()>> + Send + 'static,
 {
-    let seats = ConnectionSlots::new(LIMITS);
+    let slots = ConnectionSlots::new(LIMITS);
     loop {
-        let (stream, peer, seat) = crate::accept(&listener, &seats).await;
+        let (stream, peer, slot) = crate::accept(&listener, &slots).await;
         let router = router.clone().layer(Extension(ConnectInfo(peer)));
         let answered = answer(stream, router);
         tokio::spawn(async move {
             let served = tokio::time::timeout(LIFE, answered);
-            match seat.hold(served).await {
+            match slot.hold(served).await {
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(error))) => tracing::debug!(%peer, %error, "a connection ended"),
                 Some(Err(_)) => tracing::debug!(%peer, "a connection lasted too long"),

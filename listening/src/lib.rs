@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// which ends.
 pub async fn accept(
     listener: &TcpListener,
-    seats: &ConnectionSlots,
+    slots: &ConnectionSlots,
 ) -> (TcpStream, SocketAddr, ConnectionSlot) {
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -34,8 +34,8 @@ pub async fn accept(
         };
         // A connection that has already ended has no address.
         if let Ok(local) = stream.local_addr() {
-            let seat = seats.take(peer.ip(), local.ip());
-            return (stream, peer, seat);
+            let slot = slots.take(peer.ip(), local.ip());
+            return (stream, peer, slot);
         }
     }
 }

@@ -44,7 +44,7 @@ pub struct ConnectionSlot {
     source: Source,
     number: u64,
     closed: Arc<Notify>,
-    seats: ConnectionSlots,
+    slots: ConnectionSlots,
 }
 
 impl ConnectionSlots {
@@ -72,14 +72,14 @@ impl ConnectionSlots {
         }
         let (number, closed) = (taken.next, Arc::<Notify>::default());
         taken.next += 1;
-        let seats = taken.by_source.entry(source).or_default();
-        seats.insert(number, Arc::clone(&closed));
+        let slots = taken.by_source.entry(source).or_default();
+        slots.insert(number, Arc::clone(&closed));
         drop(taken);
         ConnectionSlot {
             source,
             number,
             closed,
-            seats: self.clone(),
+            slots: self.clone(),
         }
     }
 
@@ -114,8 +114,8 @@ impl Taken {
             .by_source
             .iter()
             .filter(|(source, _)| **source != Source::Own);
-        let oldest = |seats: &BTreeMap<u64, Arc<Notify>>| seats.keys().next().map(|number| u64::MAX - number);
-        let largest = others.max_by_key(|(_, seats)| (seats.len(), oldest(seats)));
+        let oldest = |slots: &BTreeMap<u64, Arc<Notify>>| slots.keys().next().map(|number| u64::MAX - number);
+        let largest = others.max_by_key(|(_, slots)| (slots.len(), oldest(slots)));
         largest.map(|(source, _)| *source)
     }
 
@@ -123,7 +123,7 @@ impl Taken {
         if let Some((number, closed)) = self
             .by_source
             .get(&source)
-            .and_then(|seats| seats.first_key_value())
+            .and_then(|slots| slots.first_key_value())
         {
             closed.notify_one();
             let number = *number;
@@ -132,9 +132,9 @@ impl Taken {
     }
 
     fn release(&mut self, source: Source, number: u64) {
-        if let Some(seats) = self.by_source.get_mut(&source) {
-            seats.remove(&number);
-            if seats.is_empty() {
+        if let Some(slots) = self.by_source.get_mut(&source) {
+            slots.remove(&number);
+            if slots.is_empty() {
                 self.by_source.remove(&source);
             }
         }
@@ -157,7 +157,7 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.seats.lock().release(self.source, self.number);
+        self.slots.lock().release(self.source, self.number);
     }
 }
 
@@ -177,73 +177,73 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn is_closed(seat: &ConnectionSlot) -> bool {
-        let closed = std::pin::pin!(seat.closed());
+    fn is_closed(slot: &ConnectionSlot) -> bool {
+        let closed = std::pin::pin!(slot.closed());
         closed.poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
     }
 
     /// The indices of closed slots.
-    fn closed(seats: &[ConnectionSlot]) -> Vec<usize> {
-        (0..seats.len())
-            .filter(|number| is_closed(&seats[*number]))
+    fn closed(slots: &[ConnectionSlot]) -> Vec<usize> {
+        (0..slots.len())
+            .filter(|number| is_closed(&slots[*number]))
             .collect()
     }
 
-    fn take(seats: &ConnectionSlots, peer: &str, count: usize) -> Vec<ConnectionSlot> {
+    fn take(slots: &ConnectionSlots, peer: &str, count: usize) -> Vec<ConnectionSlot> {
         (0..count)
-            .map(|_| seats.take(at(peer), at("192.0.2.1")))
+            .map(|_| slots.take(at(peer), at("192.0.2.1")))
             .collect()
     }
 
     #[test]
     fn a_source_above_its_limit_loses_its_oldest_connection() {
-        let seats = ConnectionSlots::new(LIMITS);
-        let other = take(&seats, "10.244.1.1", 1);
-        let mut held = take(&seats, "10.244.0.7", 4);
+        let slots = ConnectionSlots::new(LIMITS);
+        let other = take(&slots, "10.244.1.1", 1);
+        let mut held = take(&slots, "10.244.0.7", 4);
         assert_eq!(closed(&held), [0, 1]);
         // The same source as an IPv4-mapped IPv6 address.
-        held.splice(..2, take(&seats, "::ffff:10.244.0.7", 1));
+        held.splice(..2, take(&slots, "::ffff:10.244.0.7", 1));
         assert_eq!(closed(&held), [1]);
         assert_eq!(closed(&other), [0_usize; 0]);
     }
 
     #[test]
     fn sources_that_hold_all_slots_do_not_block_a_new_source() {
-        let seats = ConnectionSlots::new(LIMITS);
+        let slots = ConnectionSlots::new(LIMITS);
         let mut held: Vec<ConnectionSlot> = ["10.244.0.1", "10.244.0.2"]
             .iter()
-            .flat_map(|peer| take(&seats, peer, 2))
+            .flat_map(|peer| take(&slots, peer, 2))
             .collect();
-        held.extend(take(&seats, "10.244.0.3", 1));
-        let new = take(&seats, "10.244.0.4", 1);
+        held.extend(take(&slots, "10.244.0.3", 1));
+        let new = take(&slots, "10.244.0.4", 1);
         assert_eq!(closed(&held), [0], "the oldest of the sources with the most");
         // All sources but the second have one now.
         held.extend(new);
-        let next = take(&seats, "10.244.0.5", 1);
+        let next = take(&slots, "10.244.0.5", 1);
         assert_eq!(closed(&held), [2]);
         held.extend(next);
-        let last = take(&seats, "10.244.0.6", 1);
+        let last = take(&slots, "10.244.0.6", 1);
         assert_eq!(closed(&held), [1], "each source has one: the oldest of all");
         assert_eq!(closed(&last), [0_usize; 0]);
     }
 
     #[test]
     fn the_host_has_separate_slots_and_closed_sources_are_removed() {
-        let seats = ConnectionSlots::new(LIMITS);
+        let slots = ConnectionSlots::new(LIMITS);
         let others: Vec<ConnectionSlot> = (1..=9)
-            .flat_map(|host| take(&seats, &format!("10.244.1.{host}"), 1))
+            .flat_map(|host| take(&slots, &format!("10.244.1.{host}"), 1))
             .collect();
         let own = [
-            take(&seats, "192.0.2.1", 1),
-            take(&seats, "127.0.0.1", 1),
-            take(&seats, "::1", 1),
+            take(&slots, "192.0.2.1", 1),
+            take(&slots, "127.0.0.1", 1),
+            take(&slots, "::1", 1),
         ];
         let own: Vec<ConnectionSlot> = own.into_iter().flatten().collect();
         assert_eq!(closed(&own), [0_usize; 0]);
         assert_eq!(closed(&others), [0, 1, 2, 3]);
-        let next = take(&seats, "192.0.2.1", 1);
+        let next = take(&slots, "192.0.2.1", 1);
         assert_eq!(closed(&own), [0]);
         drop((others, own, next));
-        assert!(seats.lock().by_source.is_empty());
+        assert!(slots.lock().by_source.is_empty());
     }
 }

@@ -140,11 +140,11 @@ fn the_capabilities_of_the_manifest_are_sufficient_to_read_pods() {
         fs::write(root.path().join("etc/resolv.conf"), "nameserver 10.96.0.10\n").unwrap();
         let mut pod = Pod::start(root.path());
         let found = pod.read(granted_for_service_cidr());
-        let carriers = found.present().unwrap_or_else(|| panic!("{found:?}"));
-        let addresses: Vec<(AddressOrigin, String)> = carriers
+        let with_old_addresses = found.present().unwrap_or_else(|| panic!("{found:?}"));
+        let addresses: Vec<(AddressOrigin, String)> = with_old_addresses
             .pods
             .iter()
-            .map(|carrier| (carrier.origin, carrier.address.to_string()))
+            .map(|with_old_address| (with_old_address.origin, with_old_address.address.to_string()))
             .collect();
         assert_eq!(
             addresses,
@@ -153,14 +153,31 @@ fn the_capabilities_of_the_manifest_are_sufficient_to_read_pods() {
                 (AddressOrigin::Resolver, "10.96.0.10".to_owned())
             ]
         );
-        assert!(carriers.pods.iter().all(|carrier| carrier.pod_uid == POD));
-        assert_eq!((carriers.unread.len(), carriers.unread_reason.as_str()), (0, ""));
+        assert!(
+            with_old_addresses
+                .pods
+                .iter()
+                .all(|with_old_address| with_old_address.pod_uid == POD)
+        );
+        assert_eq!(
+            (
+                with_old_addresses.unread.len(),
+                with_old_addresses.unread_reason.as_str()
+            ),
+            (0, "")
+        );
 
         pod.end();
         let found = pod.read(granted_for_service_cidr());
         let remaining: Vec<AddressOrigin> = found
             .present()
-            .map(|carriers| carriers.pods.iter().map(|carrier| carrier.origin).collect())
+            .map(|with_old_addresses| {
+                with_old_addresses
+                    .pods
+                    .iter()
+                    .map(|with_old_address| with_old_address.origin)
+                    .collect()
+            })
             .unwrap_or_default();
         assert_eq!(
             remaining,
@@ -180,16 +197,19 @@ fn without_the_capability_a_pod_is_unread() {
         fs::remove_file(fake.join("root")).unwrap();
         symlink(format!("/proc/{}/root", pod.process.id()), fake.join("root")).unwrap();
         let found = pod.read(container_capabilities());
-        let carriers = found.present().unwrap_or_else(|| panic!("{found:?}"));
+        let with_old_addresses = found.present().unwrap_or_else(|| panic!("{found:?}"));
         assert_eq!(
-            (carriers.pods.len(), carriers.unread.as_slice()),
+            (
+                with_old_addresses.pods.len(),
+                with_old_addresses.unread.as_slice()
+            ),
             (0, &[POD.to_owned()][..])
         );
         for words in ["environ", "Permission denied", "SYS_PTRACE"] {
             assert!(
-                carriers.unread_reason.contains(words),
+                with_old_addresses.unread_reason.contains(words),
                 "{}",
-                carriers.unread_reason
+                with_old_addresses.unread_reason
             );
         }
         // An ended process does not count.

@@ -79,8 +79,8 @@ impl State {
     }
 }
 
-/// Whether this version is later than that one. Versions of one resource are growing numbers (guaranteed since Kubernetes 1.35; etcd has
-/// always counted so).
+/// Whether this version is later than that one. Versions of one resource are growing numbers (guaranteed since Kubernetes 1.35;
+/// etcd has always counted so).
 fn is_later(one: &str, other: &str) -> bool {
     let number = |text: &str| text.parse::<u128>().ok();
     matches!((number(one), number(other)), (Some(one), Some(other)) if one > other)
@@ -210,7 +210,8 @@ impl ServiceStore {
                 for name in gone {
                     state.index().remove(&name);
                 }
-                // A list omits deleted objects and has the present state of all others, also after a restore of etcd to earlier versions.
+                // A list omits deleted objects and has the present state of all others, also after a restore of etcd to earlier
+                // versions.
                 state.deleted.clear();
                 let written = std::mem::take(&mut state.written);
                 for (name, entry) in listed {

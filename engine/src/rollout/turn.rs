@@ -102,7 +102,7 @@ pub fn admit_rollback<'node>(
             };
             // No node in progress would free a slot: the wait is for a node that is NotReady, and has a deadline.
             let reason = if nodes.iter().any(in_progress) || !turned.now.is_empty() {
-                WaitReason::Turn
+                WaitReason::WaitingForTurn
             } else {
                 WaitReason::NodeNotReady
             };

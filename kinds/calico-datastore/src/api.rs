@@ -17,8 +17,8 @@ pub use self::{
 /// The state of a migration. Boxed: the status of every Migration would be as large as the largest one.
 pub type Status = Box<CalicoDatastoreStatus>;
 
-/// `calicoDatastore` upgrades Calico v2 (data in etcd v2) to Calico v3 (data in etcd v3). Calico is paused while its data is converted
-/// and calico-node is replaced node by node. Immutable.
+/// `calicoDatastore` upgrades Calico v2 (data in etcd v2) to Calico v3 (data in etcd v3). Calico is paused while its data is
+/// converted and calico-node is replaced node by node. Immutable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CalicoDatastore {
@@ -96,8 +96,8 @@ pub struct CalicoDatastoreStatus {
     /// `podWithoutNetwork` is the oldest pod that waits for a network, as `namespace/name`. Unset if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_without_network: Option<String>,
-    /// `automaticRollback` is why the migration is rolled back although `spec.desired` does not ask for it. Once set, the migration does
-    /// not go forward again. Unset otherwise.
+    /// `automaticRollback` is why the migration is rolled back although `spec.desired` does not ask for it. Once set, the
+    /// migration does not go forward again. Unset otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic_rollback: Option<AutomaticRollback>,
 }
@@ -155,7 +155,8 @@ impl CalicoDatastoreStatus {
     }
 }
 
-/// `calicoDatastore` is set for migrations of this kind. The agent reports the traffic of its node, and changes nothing on its host.
+/// `calicoDatastore` is set for migrations of this kind. The agent reports the traffic of its node, and changes nothing on its
+/// host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CalicoDatastoreHost {}
 

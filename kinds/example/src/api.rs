@@ -15,8 +15,8 @@ pub struct Spec {
     /// `configMap` is the name of the ConfigMap, in the namespace of replumb. 1 to 253 characters.
     #[schemars(length(min = 1, max = 253))]
     pub config_map: String,
-    /// `holdSeconds` is how long the label stays before the migration completes, in seconds. The migration can be rolled back until
-    /// then. Defaults to 0.
+    /// `holdSeconds` is how long the label stays before the migration completes, in seconds. The migration can be rolled back
+    /// until then. Defaults to 0.
     #[serde(default)]
     pub hold_seconds: u32,
 }

@@ -5,8 +5,8 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `Stage` is a stage of the migration. Possible values: `Label`: the ConfigMap gets or loses its label. `Hold`: the label stays, and
-/// the migration can be rolled back.
+/// `Stage` is a stage of the migration. Possible values: `Label`: the ConfigMap gets or loses its label. `Hold`: the label stays,
+/// and the migration can be rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Stage {
     /// The ConfigMap gets its label, or loses it in a rollback.

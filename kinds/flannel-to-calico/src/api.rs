@@ -51,8 +51,8 @@ pub struct FlannelToCalicoStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSpec {
-    /// `host` is the description of both networks. Unset until the settings are known: the agent reports about flannel and Calico on
-    /// its host and changes nothing.
+    /// `host` is the description of both networks. Unset until the settings are known: the agent reports about flannel and Calico
+    /// on its host and changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostSettings>,
     /// `goal` is the phase that the agent brings its host to. The coordinator moves it forward by one phase at a time. Possible
@@ -63,14 +63,15 @@ pub struct NodeSpec {
     /// `label` is what the migration has written into the label `projectcalico.org/node-network-during-migration` of the Node.
     #[serde(default, skip_serializing_if = "LabelRecord::is_empty")]
     pub label: LabelRecord,
-    /// `importedAddresses` is the list of addresses of running pods that the migration has written into Calico's IPAM. Used by strategy
-    /// `InPlace`.
+    /// `importedAddresses` is the list of addresses of running pods that the migration has written into Calico's IPAM. Used by
+    /// strategy `InPlace`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported_addresses: Vec<ImportedAddress>,
     /// `savedState` is the state of the node before the migration, which a rollback restores. Unset for a node that joined later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_state: Option<SavedNodeState>,
-    /// `automaticRollback` is set if the agent has put the old network back without being asked. Unset once the node is started again.
+    /// `automaticRollback` is set if the agent has put the old network back without being asked. Unset once the node is started
+    /// again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic_rollback: Option<AutomaticRollback>,
 }
@@ -99,8 +100,8 @@ pub struct NodeStatus {
     /// `changes` is the list of differences between the host and its state before the migration, which a rollback reverts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
-    /// `automaticRollback` is why the agent puts, or has put, the old network back without being asked. Unset otherwise, and once the
-    /// coordinator has set `goal` to `Flannel`.
+    /// `automaticRollback` is why the agent puts, or has put, the old network back without being asked. Unset otherwise, and once
+    /// the coordinator has set `goal` to `Flannel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic_rollback: Option<String>,
     /// `checks` is the list of results of the checks that the agent makes on its host.

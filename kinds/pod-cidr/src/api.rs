@@ -63,8 +63,8 @@ pub struct PodCidr {
     pub etcd: Option<EtcdAccess>,
 }
 
-/// `podCidr` is the state of a change of the pod range. Unset until its settings are known, and for other kinds. The source range is
-/// the one that pods leave: the old range, or the new range during a rollback.
+/// `podCidr` is the state of a change of the pod range. Unset until its settings are known, and for other kinds. The source range
+/// is the one that pods leave: the old range, or the new range during a rollback.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodCidrStatus {
@@ -89,8 +89,8 @@ pub struct PodCidrStatus {
     /// Unset before the first count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_blocks: Option<u32>,
-    /// `sourceEmptySince` is the time since which no pod has to move and no object has an address in the source range. Unset while one
-    /// does.
+    /// `sourceEmptySince` is the time since which no pod has to move and no object has an address in the source range. Unset
+    /// while one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub source_empty_since: Option<Timestamp>,
@@ -103,8 +103,8 @@ pub struct PodCidrStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub proved_at: Option<Timestamp>,
-    /// `raisedReplicas` lists the Deployments that were scaled up for the duration of the migration: the number of replicas before, by
-    /// `namespace/name`. An entry is removed when its Deployment is scaled back.
+    /// `raisedReplicas` lists the Deployments that were scaled up for the duration of the migration: the number of replicas
+    /// before, by `namespace/name`. An entry is removed when its Deployment is scaled back.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub raised_replicas: BTreeMap<String, u32>,
 }

@@ -61,7 +61,7 @@ pub enum CheckName {
     /// No pod that has to move has data in an emptyDir.
     EmptyDir,
     /// Addresses of the old range that are in use by other holders than running pods.
-    Holders,
+    AddressesStillAllocated,
     /// Calico's IPAM assigns addresses on every node.
     Ipam,
     /// Every object can be parsed.
@@ -83,7 +83,7 @@ pub enum CheckName {
     /// The new range is not in use.
     Ranges,
     /// The new pool has enough addresses.
-    Room,
+    InsufficientAddresses,
     /// At least one node accepts replacement pods.
     SchedulableNodes,
     /// No static pod has an address of the old range.
@@ -108,7 +108,7 @@ impl CheckName {
         Self::DatastoreAccess,
         Self::DisruptionBudgets,
         Self::EmptyDir,
-        Self::Holders,
+        Self::AddressesStillAllocated,
         Self::Ipam,
         Self::MalformedObjects,
         Self::Mode,
@@ -119,7 +119,7 @@ impl CheckName {
         Self::Pins,
         Self::PoolOwner,
         Self::Ranges,
-        Self::Room,
+        Self::InsufficientAddresses,
         Self::SchedulableNodes,
         Self::StaticPods,
         Self::TrafficGate,
@@ -139,7 +139,7 @@ impl CheckName {
             Self::DatastoreAccess => "DatastoreAccess",
             Self::DisruptionBudgets => "DisruptionBudgets",
             Self::EmptyDir => "EmptyDir",
-            Self::Holders => "Holders",
+            Self::AddressesStillAllocated => "AddressesStillAllocated",
             Self::Ipam => "Ipam",
             Self::MalformedObjects => "MalformedObjects",
             Self::Mode => "Mode",
@@ -150,7 +150,7 @@ impl CheckName {
             Self::Pins => "Pins",
             Self::PoolOwner => "PoolOwner",
             Self::Ranges => "Ranges",
-            Self::Room => "Room",
+            Self::InsufficientAddresses => "InsufficientAddresses",
             Self::SchedulableNodes => "SchedulableNodes",
             Self::StaticPods => "StaticPods",
             Self::TrafficGate => "TrafficGate",

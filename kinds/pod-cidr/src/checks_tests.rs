@@ -30,7 +30,10 @@ fn both_families_of_a_dual_stack_cluster_pass_every_check() {
         let settings = detect(&options, &facts).unwrap();
         let checks = check(&settings, &facts, CheckPolicy::default());
         assert_eq!(worst(&checks), Verdict::Pass, "{options:?}: {checks:#?}");
-        let room = checks.iter().find(|check| check.name == "Room").unwrap();
+        let room = checks
+            .iter()
+            .find(|check| check.name == "InsufficientAddresses")
+            .unwrap();
         let expected = if options.from.addr().is_ipv4() {
             "needs 3 of 1024 blocks"
         } else {

@@ -30,18 +30,18 @@ pub struct Options<'spec> {
 }
 
 /// Every action on every object, in order. The waves are part of the plan; the pods in them are listed as of now.
-pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Options<'_>) -> Document {
+pub fn document(settings: &Settings, facts: &ClusterFacts, options: &Options<'_>) -> Document {
     let workloads = workloads_of(&facts.pods);
-    let residents = residents(&facts.pods, &workloads, wishes.needed, None);
+    let residents = residents(&facts.pods, &workloads, options.needed, None);
     let raised = raised(facts, &residents);
     Document {
         prepare: [
             prepare(settings, facts, &raised),
-            moving(settings, facts, &residents, wishes),
+            moving(settings, facts, &residents, options),
         ]
         .concat(),
         nodes: Vec::new(),
-        finish: finish(settings, facts, &raised, wishes),
+        finish: finish(settings, facts, &raised, options),
     }
 }
 
@@ -174,13 +174,13 @@ fn moving(
     settings: &Settings,
     facts: &ClusterFacts,
     residents: &[Resident<'_>],
-    wishes: &Options<'_>,
+    options: &Options<'_>,
 ) -> Vec<Action> {
     let remaining = moves::remaining_pods(
         residents,
         Movers::OutOf(&settings.remaining_ranges(&settings.to.value, facts.ranges())),
     );
-    let nodes = match wishes.mode {
+    let nodes = match options.mode {
         Mode::ByWorkload => None,
         Mode::ByNode => Some(Action::new(
             "cordon",
@@ -192,7 +192,7 @@ fn moving(
     let waves = Wave::ALL.into_iter().map(|wave| {
         let (verb, how) = match wave {
             Wave::Jobs => ("wait for", "not evicted, they run to completion"),
-            Wave::Bare if !wishes.delete_bare_pods => (
+            Wave::Bare if !options.delete_bare_pods => (
                 "wait for",
                 "no controller replaces them: delete them, or set podCidr.deleteBarePods",
             ),
@@ -231,7 +231,12 @@ fn moving(
     nodes.into_iter().chain(waves).collect()
 }
 
-fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: &Options<'_>) -> Vec<Action> {
+fn finish(
+    settings: &Settings,
+    facts: &ClusterFacts,
+    raised: &[String],
+    options: &Options<'_>,
+) -> Vec<Action> {
     let (from, to) = (settings.from.value, settings.to.value);
     let old = format!("IPPool {}", settings.old_pool.value);
     let mut actions = vec![Action::new(
@@ -252,7 +257,7 @@ fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: 
             &old,
             format!(
                 "{} s, empty and closed (podCidr.soakSeconds): until then `kubectl replumb rollback --all` moves every pod back",
-                wishes.soak_seconds
+                options.soak_seconds
             ),
         ),
         Action::as_of_now(

@@ -10,13 +10,13 @@ fn planned_with(change: impl FnOnce(&mut ClusterFacts), delete_bare_pods: bool) 
     let mut facts = fixture::cluster();
     change(&mut facts);
     let needed = facts.needed();
-    let wishes = Options {
+    let options = Options {
         mode: Mode::ByWorkload,
         soak_seconds: 86400,
         delete_bare_pods,
         needed: &needed,
     };
-    document(&fixture::settings(&facts), &facts, &wishes)
+    document(&fixture::settings(&facts), &facts, &options)
 }
 
 fn planned(change: impl FnOnce(&mut ClusterFacts)) -> Document {
@@ -196,13 +196,13 @@ fn the_hash_changes_with_the_spec() {
     let needed = facts.needed();
     let settings = fixture::settings(&facts);
     let hash = |settings: &Settings, soak_seconds, delete_bare_pods| {
-        let wishes = Options {
+        let options = Options {
             mode: Mode::ByWorkload,
             soak_seconds,
             delete_bare_pods,
             needed: &needed,
         };
-        document(settings, &facts, &wishes).hash()
+        document(settings, &facts, &options).hash()
     };
     let first = hash(&settings, 60, false);
     assert_ne!(first, hash(&settings, 61, false));

@@ -67,8 +67,8 @@ impl RangeUse {
     /// Whether the object covers the old range and not the new one.
     fn is_too_narrow(&self, from: &IpNet, to: &IpNet) -> bool {
         let has_old_part = self.contains_part_of(from);
-        // A range that contains both does not count if the object also has a part of the old range, because that may be an exception:
-        // 0.0.0.0/0 except the old range means "all but pods", and includes pods of the new range.
+        // A range that contains both does not count if the object also has a part of the old range, because that may be an
+        // exception: 0.0.0.0/0 except the old range means "all but pods", and includes pods of the new range.
         let knows_new = |said: &IpNet| overlap(said, to) && !(has_old_part && said.contains(from));
         self.ranges.iter().any(|said| overlap(said, from)) && !self.ranges.iter().any(knows_new)
     }

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use engine::found::Found;
 
-/// `podCidr` is what the agent reports in `status.podCidr`, for migrations of this kind. The agent changes nothing on its host but
-/// the addresses in `tunnelAddresses`.
+/// `podCidr` is what the agent reports in `status.podCidr`, for migrations of this kind. The agent changes nothing on its host
+/// but the addresses in `tunnelAddresses`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostSettings {
@@ -35,8 +35,8 @@ pub struct HostSettings {
     /// `cniConfigurationDirectory` is the CNI configuration directory on the host. Defaults to `/etc/cni/net.d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cni_configuration_directory: Option<String>,
-    /// `tunnelAddresses` is the list of tunnel addresses of this node that change. While an item is in the list, the agent keeps its
-    /// old address on the loopback link; the agent removes that address when the item is removed.
+    /// `tunnelAddresses` is the list of tunnel addresses of this node that change. While an item is in the list, the agent keeps
+    /// its old address on the loopback link; the agent removes that address when the item is removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tunnel_addresses: Vec<ChangedTunnelAddress>,
 }
@@ -60,8 +60,8 @@ pub struct HostFacts {
     pub uplink: Option<Uplink>,
 }
 
-/// `SourceFacts` is what lies in the range that pods leave, and not in the range that they move to. Items that do not belong to Calico
-/// come first.
+/// `SourceFacts` is what lies in the range that pods leave, and not in the range that they move to. Items that do not belong to
+/// Calico come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceFacts {
@@ -85,7 +85,8 @@ pub struct SourceFacts {
     pub rules: Listed<Rule>,
 }
 
-/// `TargetFacts` is what overlaps the range that pods move to, without default routes and without what Calico has there for its IPPool.
+/// `TargetFacts` is what overlaps the range that pods move to, without default routes and without what Calico has there for its
+/// IPPool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetFacts {

@@ -18,8 +18,8 @@ use crate::step::Stage;
 pub use self::{ServiceCidr as Spec, ServiceCidrStatus as Status};
 pub use crate::host::{HostFacts as NodeStatus, HostSettings as NodeSpec};
 
-/// `serviceCidr` moves the `ClusterIPs` of Services to a new range. The old and the new address of a Service both answer until the
-/// old addresses are released at the end. Immutable.
+/// `serviceCidr` moves the `ClusterIPs` of Services to a new range. The old and the new address of a Service both answer until
+/// the old addresses are released at the end. Immutable.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("self.to.all(range, isCIDR(range) && cidr(range) == cidr(range).masked())")
     .message("to must be ranges without host bits, such as 172.30.0.0/16"))]
@@ -76,8 +76,8 @@ struct ServiceRange(
     String,
 );
 
-/// `serviceCidr` is the state of a change of the Service range. Unset until its settings are known, and for other kinds. The source
-/// range is the one that Services leave: the old range, or the new range during a rollback.
+/// `serviceCidr` is the state of a change of the Service range. Unset until its settings are known, and for other kinds. The
+/// source range is the one that Services leave: the old range, or the new range during a rollback.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceCidrStatus {
@@ -101,17 +101,17 @@ pub struct ServiceCidrStatus {
     /// `servicesInNewRange` is the number of Services with an address in the new range.
     #[serde(default)]
     pub services_in_new_range: u32,
-    /// `podsWithSourceAddresses` is the number of pods that received an address of the source range (the range that Services leave) at their
-    /// start, in an environment variable or as name server. Unset until all agents have reported, and while the source range
-    /// assigns addresses.
+    /// `podsWithSourceAddresses` is the number of pods that received an address of the source range (the range that Services
+    /// leave) at their start, in an environment variable or as name server. Unset until all agents have reported, and while the
+    /// source range assigns addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pods_with_source_addresses: Option<u32>,
     /// `connectionsToSource` is the number of connections to addresses of the source range that the kernels of the nodes track.
     /// Unset until all agents have reported, and while the source range assigns addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections_to_source: Option<u32>,
-    /// `targetAnnouncedSince` is the time since which pods that start receive no address of the source range: the source range assigns no
-    /// addresses, and no kubelet and no object of the cluster names one. Unset otherwise.
+    /// `targetAnnouncedSince` is the time since which pods that start receive no address of the source range: the source range
+    /// assigns no addresses, and no kubelet and no object of the cluster names one. Unset otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub target_announced_since: Option<Timestamp>,
@@ -124,8 +124,9 @@ pub struct ServiceCidrStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub soak_started_at: Option<Timestamp>,
-    /// `exchangeStartedAt` is the time at which Services started to change their addresses in the current direction. Unset before.
-    /// Services that were created later do not delay the closing of the source range, and change their addresses after that.
+    /// `exchangeStartedAt` is the time at which Services started to change their addresses in the current direction. Unset
+    /// before. Services that were created later do not delay the closing of the source range, and change their addresses after
+    /// that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub exchange_started_at: Option<Timestamp>,

@@ -58,7 +58,7 @@ pub enum CheckName {
     /// Every object can be parsed.
     MalformedObjects,
     /// Configuration that contains addresses of Services.
-    Mentions,
+    HardcodedAddresses,
     /// The Corefile of the name servers is suitable.
     NameServers,
     /// Coordinator and agents reach the API server at an address that does not change.
@@ -72,7 +72,7 @@ pub enum CheckName {
     /// The new ranges are not in use.
     Ranges,
     /// The new ranges have enough addresses.
-    Room,
+    InsufficientAddresses,
     /// Every Service can change its address.
     Services,
     /// Static pods, which cannot be evicted.
@@ -94,14 +94,14 @@ impl CheckName {
         Self::KubeProxy,
         Self::LoadBalancers,
         Self::MalformedObjects,
-        Self::Mentions,
+        Self::HardcodedAddresses,
         Self::NameServers,
         Self::OwnPath,
         Self::Permissions,
         Self::PodsTold,
         Self::Quotas,
         Self::Ranges,
-        Self::Room,
+        Self::InsufficientAddresses,
         Self::Services,
         Self::StaticPods,
         Self::TrafficGate,
@@ -120,14 +120,14 @@ impl CheckName {
             Self::KubeProxy => "KubeProxy",
             Self::LoadBalancers => "LoadBalancers",
             Self::MalformedObjects => "MalformedObjects",
-            Self::Mentions => "Mentions",
+            Self::HardcodedAddresses => "HardcodedAddresses",
             Self::NameServers => "NameServers",
             Self::OwnPath => "OwnPath",
             Self::Permissions => "Permissions",
             Self::PodsTold => "PodsTold",
             Self::Quotas => "Quotas",
             Self::Ranges => "Ranges",
-            Self::Room => "Room",
+            Self::InsufficientAddresses => "InsufficientAddresses",
             Self::Services => "Services",
             Self::StaticPods => "StaticPods",
             Self::TrafficGate => "TrafficGate",

@@ -110,7 +110,7 @@ type Change = fn(&mut ClusterFacts);
 #[case::malformed(CheckName::MalformedObjects, Verdict::Unknown, "ServiceCIDR odd", "no ranges", |facts: &mut ClusterFacts| {
     facts.malformed.push(Malformed { object: "ServiceCIDR odd".to_owned(), problem: "no ranges".to_owned() });
 })]
-#[case::mention(CheckName::Mentions, Verdict::Warn, "ConfigMap kube-system/place", "10.96.0.10", |facts: &mut ClusterFacts| {
+#[case::mention(CheckName::HardcodedAddresses, Verdict::Warn, "ConfigMap kube-system/place", "10.96.0.10", |facts: &mut ClusterFacts| {
     facts.mentions.push(Mention {
         object: "ConfigMap kube-system/place: clusterDNS".to_owned(),
         owner: Owner::Cluster,
@@ -119,7 +119,7 @@ type Change = fn(&mut ClusterFacts);
         fix: "write {new}.".to_owned(),
     });
 })]
-#[case::of_a_tenant(CheckName::Mentions, Verdict::Warn, "Deployment shop/web", "10.96.0.1", |facts: &mut ClusterFacts| {
+#[case::of_a_tenant(CheckName::HardcodedAddresses, Verdict::Warn, "Deployment shop/web", "10.96.0.1", |facts: &mut ClusterFacts| {
     facts.mentions.push(Mention {
         object: "Deployment shop/web: its pod template".to_owned(),
         owner: Owner::Tenant("shop".to_owned()),
@@ -251,7 +251,7 @@ fn a_range_needs_addresses_for_services_and_their_helpers() {
     server(&mut facts).addresses = Ok(vec!["10.96.0.1".parse().unwrap(), "172.31.0.1".parse().unwrap()]);
     let verdict = |to: &str| {
         let checks = check(&settings_to(to, &facts), &facts, &policy());
-        only(&checks, CheckName::Room)
+        only(&checks, CheckName::InsufficientAddresses)
     };
     // 5 Services, and 10 at once with 4 helpers each.
     let check = verdict("172.31.0.0/27");

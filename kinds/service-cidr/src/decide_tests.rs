@@ -527,12 +527,12 @@ fn uses_of_source_addresses_are_replaced_before_late_services_arrive(
     let there = service("shop/a", Turn::Other, Decision::Settled);
     let services: Vec<ServiceView> = crowd.chain([there]).collect();
     let pods = || Missing::Evict(vec![pod.clone()]);
-    let next = |follow_up: Option<Wait>, carriers: Option<Missing>, is_open: bool| {
+    let next = |follow_up: Option<Wait>, with_old_addresses: Option<Missing>, is_open: bool| {
         with(&services, |view, _| {
             if !is_open {
                 view.ranges = &CLOSED;
             }
-            (view.follow_up, view.pods_with_old_addresses) = (follow_up, carriers);
+            (view.follow_up, view.pods_with_old_addresses) = (follow_up, with_old_addresses);
         })
     };
     let found = next(Some(missing("people")), Some(pods()), false);

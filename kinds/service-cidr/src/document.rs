@@ -20,11 +20,11 @@ use engine::words::{lines, names};
 
 /// Options of the Migration on which the plan depends, and the assigned addresses.
 #[derive(Clone, Debug)]
-pub struct Options<'wishes> {
+pub struct Options<'options> {
     /// The assigned addresses.
-    pub book: &'wishes AssignedAddresses,
+    pub book: &'options AssignedAddresses,
     /// Services that move before the others.
-    pub order: &'wishes [String],
+    pub order: &'options [String],
     /// Maximum number of Services that change their addresses at the same time.
     pub services_at_once: usize,
     /// How long both addresses answer at the end, in seconds.
@@ -34,7 +34,7 @@ pub struct Options<'wishes> {
 }
 
 /// Creates the plan.
-pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Options<'_>) -> Document {
+pub fn document(settings: &Settings, facts: &ClusterFacts, options: &Options<'_>) -> Document {
     // A node without actions is not part of the plan.
     let nodes = facts.linux_nodes().filter_map(|node| {
         Some(NodeActions {
@@ -44,13 +44,13 @@ pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Options<'_>)
         })
     });
     Document {
-        prepare: prepare(settings, facts, wishes),
+        prepare: prepare(settings, facts, options),
         nodes: nodes.collect(),
-        finish: finish(settings, facts, wishes),
+        finish: finish(settings, facts, options),
     }
 }
 
-fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Options<'_>) -> Vec<Action> {
+fn prepare(settings: &Settings, facts: &ClusterFacts, options: &Options<'_>) -> Vec<Action> {
     let defaults = settings.defaults();
     let (old, new) = (joined(defaults.of(Side::Old)), joined(defaults.of(Side::New)));
     let [range, _] = range_names(Side::New);
@@ -91,11 +91,11 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Options<'_>) -> V
         .collect();
     let mut ordered: Vec<(super::decide::Turn, String)> = of_migration(&facts.services)
         .map(|service| (Entry::of(service).turn(), key(service)))
-        .filter(|(_, name)| wishes.book.contains_key(name))
+        .filter(|(_, name)| options.book.contains_key(name))
         .collect();
-    sort(&mut ordered, wishes.order, Clone::clone);
+    sort(&mut ordered, options.order, Clone::clone);
     for (_, name) in ordered {
-        if let Some(both) = wishes.book.get(&name) {
+        if let Some(both) = options.book.get(&name) {
             let pairs: Vec<String> = both
                 .old
                 .iter()
@@ -152,7 +152,7 @@ fn on_node(node: &str, settings: &Settings, facts: &ClusterFacts) -> Option<Acti
     }
 }
 
-fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Options<'_>) -> Vec<Action> {
+fn finish(settings: &Settings, facts: &ClusterFacts, options: &Options<'_>) -> Vec<Action> {
     let changed = settings.changed();
     let (old, new) = (joined(changed.of(Side::Old)), joined(changed.of(Side::New)));
     let mut actions = vec![Action::new(
@@ -184,7 +184,7 @@ fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Options<'_>) -> Ve
     ));
     actions.push(Action::new(
         "wait",
-        format!("{} s", wishes.soak_seconds),
+        format!("{} s", options.soak_seconds),
         format!("without any connection to an address of {old}; all these addresses still answer"),
     ));
     actions.push(for_tenants(&of_tenants, &old));
@@ -201,7 +201,7 @@ fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Options<'_>) -> Ve
             },
         )
         .collect();
-    if !kept.is_empty() && wishes.keep_load_balancers {
+    if !kept.is_empty() && options.keep_load_balancers {
         let owners: Vec<String> = kept.iter().map(|(name, _)| name.clone()).collect();
         let addresses: Vec<_> = kept.into_iter().flat_map(|(_, addresses)| addresses).collect();
         actions.extend(covers(&addresses).iter().map(|cover| {

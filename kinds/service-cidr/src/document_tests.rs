@@ -22,14 +22,14 @@ fn planned(change: impl FnOnce(&mut ClusterFacts), keep_load_balancers: bool, or
     )
     .book;
     let order: Vec<String> = order.iter().map(|name| (*name).to_owned()).collect();
-    let wishes = Options {
+    let options = Options {
         book: &book,
         order: &order,
         services_at_once: 10,
         soak_seconds: 86400,
         keep_load_balancers,
     };
-    document(&settings, &facts, &wishes)
+    document(&settings, &facts, &options)
 }
 
 fn text(document: &Document) -> String {

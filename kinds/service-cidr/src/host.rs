@@ -29,8 +29,8 @@ pub struct HostSettings {
     /// `target` is the list of ranges that Services move to, in CIDR notation. During a rollback, these are the old ranges.
     #[schemars(with = "Vec<String>")]
     pub target: Vec<IpNet>,
-    /// `reportUsers` is whether the agent reports the pods and connections that use addresses of `source`. The coordinator sets it
-    /// to true when the source ranges assign no more addresses. Defaults to false.
+    /// `reportUsers` is whether the agent reports the pods and connections that use addresses of `source`. The coordinator sets
+    /// it to true when the source ranges assign no more addresses. Defaults to false.
     #[serde(default)]
     pub report_users: bool,
     /// `expectedPorts` is where the ports are that kube-proxy must have rules for. Unset before the first question.
@@ -49,8 +49,8 @@ pub struct SourceAddresses {
     #[serde(rename = "source")]
     #[schemars(with = "Vec<String>")]
     pub ranges: Vec<IpNet>,
-    /// `excluded` is the list of addresses in these ranges that Services of type `LoadBalancer` keep. Their use is not reported. At
-    /// most 4000 items.
+    /// `excluded` is the list of addresses in these ranges that Services of type `LoadBalancer` keep. Their use is not reported.
+    /// At most 4000 items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>")]
     pub excluded: Vec<IpAddr>,
@@ -220,8 +220,8 @@ impl LocalTraffic {
 pub struct HostFacts {
     /// `proxyMode` is the mode of kube-proxy, read from the rules in the kernel. `malformed` if there are rules of two modes.
     pub proxy_mode: Found<ProxyMode>,
-    /// `missingPorts` is the list of ports in `servicePorts` and `loadBalancerPorts` that kube-proxy has no rule for. `malformed` if the rules or the
-    /// question cannot be read, or if there are rules of two modes.
+    /// `missingPorts` is the list of ports in `servicePorts` and `loadBalancerPorts` that kube-proxy has no rule for. `malformed`
+    /// if the rules or the question cannot be read, or if there are rules of two modes.
     pub missing_ports: Found<Vec<ServicePort>>,
     /// `expectedDigest` is the digest of the question that `unknown` answers. Unset if the agent was asked no question, or has
     /// not read it.
@@ -239,11 +239,11 @@ pub struct HostFacts {
     pub api_server: String,
     /// `target` is what overlaps the ranges that Services move to.
     pub target: TargetFacts,
-    /// `podsWithSourceAddresses` is the list of pods on this node that have received an address of `left`. `malformed` if the agent cannot read
-    /// the processes of pods.
+    /// `podsWithSourceAddresses` is the list of pods on this node that have received an address of `left`. `malformed` if the
+    /// agent cannot read the processes of pods.
     pub pods_with_source_addresses: Found<PodsWithSourceAddresses>,
-    /// `connections` is the list of answered TCP, UDP and SCTP connections through this host to addresses of `source`. `malformed`
-    /// if the kernel does not list its connections.
+    /// `connections` is the list of answered TCP, UDP and SCTP connections through this host to addresses of `source`.
+    /// `malformed` if the kernel does not list its connections.
     pub connections: Found<Listed<Connection>>,
 }
 
@@ -308,7 +308,11 @@ impl PodsWithSourceAddresses {
         pods: impl IntoIterator<Item = &'pods Pod>,
         since: Timestamp,
     ) -> Vec<&'pods str> {
-        let named = |pod: &Pod| self.pods.iter().any(|carrier| carrier.pod_uid == pod.uid);
+        let named = |pod: &Pod| {
+            self.pods
+                .iter()
+                .any(|with_old_address| with_old_address.pod_uid == pod.uid)
+        };
         let is_older =
             |pod: &Pod| self.unread.contains(&pod.uid) && pod.made_at.is_none_or(|made| made < since);
         pods.into_iter()

@@ -74,7 +74,7 @@ fn only_the_first_and_the_last_connection_are_news() {
 
 #[test]
 fn every_other_change_is_news() {
-    let carriers = PodsWithSourceAddresses {
+    let with_old_addresses = PodsWithSourceAddresses {
         unread: vec!["u".to_owned()],
         ..PodsWithSourceAddresses::default()
     };
@@ -84,7 +84,7 @@ fn every_other_change_is_news() {
             ..facts()
         },
         HostFacts {
-            pods_with_source_addresses: Found::Present(carriers),
+            pods_with_source_addresses: Found::Present(with_old_addresses),
             ..facts()
         },
         HostFacts {
@@ -102,13 +102,13 @@ fn every_other_change_is_news() {
 
 #[test]
 fn an_agent_reports_pods_of_its_own_node_only() {
-    let carrier = |uid: &str| PodWithSourceAddress {
+    let with_old_address = |uid: &str| PodWithSourceAddress {
         pod_uid: uid.to_owned(),
         origin: AddressOrigin::Environment,
         address: "10.96.0.1".parse().unwrap(),
     };
-    let carriers = PodsWithSourceAddresses {
-        pods: vec![carrier("own"), carrier("of-another-node")],
+    let with_old_addresses = PodsWithSourceAddresses {
+        pods: vec![with_old_address("own"), with_old_address("of-another-node")],
         unread: vec![
             "old".to_owned(),
             "new".to_owned(),
@@ -123,5 +123,5 @@ fn an_agent_reports_pods_of_its_own_node_only() {
     };
     let here = [pod("own", 20), pod("old", 5), pod("new", 20), pod("silent", 5)];
     let since = Timestamp::from_second(10).unwrap();
-    assert_eq!(carriers.pods_to_restart(&here, since), ["own", "old"]);
+    assert_eq!(with_old_addresses.pods_to_restart(&here, since), ["own", "old"]);
 }

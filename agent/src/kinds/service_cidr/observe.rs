@@ -52,7 +52,7 @@ pub struct Observer {
     kubelet: Kubelet,
     rules: Option<RulesRead>,
     looker: ProcessReader,
-    carriers: SlowRead<SourceAddresses, Found<PodsWithSourceAddresses>>,
+    with_old_addresses: SlowRead<SourceAddresses, Found<PodsWithSourceAddresses>>,
     connections: SlowRead<SourceAddresses, Found<Listed<Connection>>>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
@@ -107,7 +107,7 @@ impl Observer {
             kubelet: Kubelet::new(&parts.config),
             rules: None,
             looker: ProcessReader::default(),
-            carriers: SlowRead::new("the environments and name servers of pods"),
+            with_old_addresses: SlowRead::new("the environments and name servers of pods"),
             connections: SlowRead::new("the kernel's list of connections"),
             metrics: Arc::clone(&parts.metrics),
             health: Arc::clone(&parts.health),
@@ -171,8 +171,8 @@ impl Observer {
         }
         let cluster_dns = self.kubelet.cluster_dns().await;
         let (looker, proc, own_pod) = (self.looker.clone(), self.proc.clone(), self.own_pod.clone());
-        let carriers = if may_read_processes() {
-            self.carriers
+        let with_old_addresses = if may_read_processes() {
+            self.with_old_addresses
                 .ask(left, move |left| looker.read(&proc, &own_pod, left))
                 .await
                 .unwrap_or_else(|error| Found::Malformed(chain(&error)))
@@ -185,10 +185,10 @@ impl Observer {
             .ask(left, move |left| connections::read(&proc, left))
             .await;
         let connections = connections.unwrap_or_else(|error| Found::Malformed(chain(&error)));
-        let (carriers, connections) = if *report_users {
-            (carriers, connections)
+        let (with_old_addresses, connections) = if *report_users {
+            (with_old_addresses, connections)
         } else {
-            (without(carriers), without(connections))
+            (without(with_old_addresses), without(connections))
         };
         Ok(HostFacts {
             proxy_mode: proxy.mode,
@@ -198,7 +198,7 @@ impl Observer {
             cluster_dns,
             api_server: self.api_server.clone(),
             target: in_target(target, &tables),
-            pods_with_source_addresses: carriers,
+            pods_with_source_addresses: with_old_addresses,
             connections,
         })
     }

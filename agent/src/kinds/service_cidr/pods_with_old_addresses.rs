@@ -51,7 +51,7 @@ impl ProcessReader {
             return Found::Malformed(chain(&ProcessError::OwnNamespace));
         }
         match self.scan(proc, own_pod, left) {
-            Ok(found) => found.carriers(),
+            Ok(found) => found.with_old_addresses(),
             Err(what) => Found::Malformed(what),
         }
     }
@@ -236,17 +236,22 @@ impl Tally {
             .or_insert_with(|| why.to_owned());
     }
 
-    fn carriers(self) -> Found<PodsWithSourceAddresses> {
+    fn with_old_addresses(self) -> Found<PodsWithSourceAddresses> {
         if self.told.is_empty() && self.unread.is_empty() {
             return Found::Absent;
         }
-        let carrier = |((pod_uid, told_by), address)| PodWithSourceAddress {
+        let with_old_address = |((pod_uid, told_by), address)| PodWithSourceAddress {
             pod_uid,
             origin: told_by,
             address,
         };
         Found::Present(PodsWithSourceAddresses {
-            pods: self.told.into_iter().take(MOST_CARRIERS).map(carrier).collect(),
+            pods: self
+                .told
+                .into_iter()
+                .take(MOST_CARRIERS)
+                .map(with_old_address)
+                .collect(),
             unread_reason: self.unread.values().next().cloned().unwrap_or_default(),
             unread: self.unread.into_keys().take(MOST_CARRIERS).collect(),
         })

@@ -46,13 +46,13 @@ fn read(proc: &TempDir) -> Found<PodsWithSourceAddresses> {
 }
 
 fn words(found: &Found<PodsWithSourceAddresses>) -> Vec<String> {
-    let carriers = found.present().unwrap();
-    let words = carriers.pods.iter().map(|carrier| {
+    let with_old_addresses = found.present().unwrap();
+    let words = with_old_addresses.pods.iter().map(|with_old_address| {
         let PodWithSourceAddress {
             pod_uid,
             origin: told_by,
             address,
-        } = carrier;
+        } = with_old_address;
         format!("{pod_uid} {told_by:?} {address}")
     });
     words.collect()
@@ -80,8 +80,14 @@ fn each_pod_is_reported_once_and_in_order() {
         ]
     );
     let found = read(&proc);
-    let carriers = found.present().unwrap();
-    assert_eq!((carriers.unread.len(), carriers.unread_reason.as_str()), (0, ""));
+    let with_old_addresses = found.present().unwrap();
+    assert_eq!(
+        (
+            with_old_addresses.unread.len(),
+            with_old_addresses.unread_reason.as_str()
+        ),
+        (0, "")
+    );
 }
 
 #[test]
@@ -122,9 +128,9 @@ fn an_overwritten_environment_is_reported_and_the_resolver_counts() {
     );
     let found = read(&proc);
     assert_eq!(words(&found), [format!("{ONE} Resolver 10.96.0.10")]);
-    let carriers = found.present().unwrap();
-    assert_eq!(carriers.unread, [ONE]);
-    assert_eq!(carriers.unread_reason, OVERWRITTEN);
+    let with_old_addresses = found.present().unwrap();
+    assert_eq!(with_old_addresses.unread, [ONE]);
+    assert_eq!(with_old_addresses.unread_reason, OVERWRITTEN);
 }
 
 /// A pod controls its own files, but can neither redirect the agent to other files nor block it.
@@ -150,14 +156,14 @@ fn links_and_pipes_of_a_pod_do_not_redirect_or_block_the_agent() {
     let pipe = process(&proc, 10, &of_pod(TWO), "A=1\0", "");
     mkfifo(&pipe.join("root/etc/resolv.conf"), Mode::S_IRWXU).unwrap();
     let found = read(&proc);
-    let carriers = found.present().unwrap();
-    assert_eq!(carriers.unread, [TWO]);
+    let with_old_addresses = found.present().unwrap();
+    assert_eq!(with_old_addresses.unread, [TWO]);
     assert!(
-        carriers
+        with_old_addresses
             .unread_reason
             .contains("/etc/resolv.conf of a process: not a regular file"),
         "{}",
-        carriers.unread_reason
+        with_old_addresses.unread_reason
     );
 }
 
@@ -181,9 +187,9 @@ fn a_pod_above_the_limits_is_unread_and_the_others_are_read() {
     let first = format!("{TWO} Environment 10.96.0.1");
     let found = read(&proc);
     assert_eq!(words(&found), [format!("{ONE} Environment 10.96.0.9"), first]);
-    let carriers = found.present().unwrap();
-    assert_eq!(carriers.unread, [TWO]);
-    assert_eq!(carriers.unread_reason, TOO_MUCH);
+    let with_old_addresses = found.present().unwrap();
+    assert_eq!(with_old_addresses.unread, [TWO]);
+    assert_eq!(with_old_addresses.unread_reason, TOO_MUCH);
 
     let proc = self::proc();
     process(&proc, 7, &of_pod(ONE), "A=10.96.0.9\0", "");
@@ -212,10 +218,10 @@ async fn a_stuck_process_makes_only_its_own_pod_unread() {
     let check = |looker: &ProcessReader| {
         let found = looker.read(proc.path(), OWN, &left);
         assert_eq!(words(&found), [format!("{ONE} Environment 10.96.0.9")]);
-        let carriers = found.present().unwrap();
-        assert_eq!(carriers.unread, [TWO]);
+        let with_old_addresses = found.present().unwrap();
+        assert_eq!(with_old_addresses.unread, [TWO]);
         assert_eq!(
-            carriers.unread_reason,
+            with_old_addresses.unread_reason,
             "could not read process 8: no answer within 2 s"
         );
     };

@@ -1,4 +1,5 @@
-//! Objects that the conversion leaves to calico-kube-controllers in this cluster, and whether the controllers of v3 have written them.
+//! Objects that the conversion leaves to calico-kube-controllers in this cluster, and whether the controllers of v3 have written
+//! them.
 
 use api::migration::CalicoDatastoreStatus;
 use calico_datastore::cluster::calico::Calico;

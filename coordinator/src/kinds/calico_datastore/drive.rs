@@ -1,5 +1,5 @@
-//! One pass of a conversion in a cluster: the observed state gives a view, the view a decision, the decision one step. The stores come
-//! first: another object that cannot be read or written does not keep Calico paused.
+//! One pass of a conversion in a cluster: the observed state gives a view, the view a decision, the decision one step. The stores
+//! come first: another object that cannot be read or written does not keep Calico paused.
 
 use api::migration::{AutomaticRollback, CalicoDatastoreStatus, Desired, Direction, MigrationPhase};
 use api::{Migration, MigrationStatus};

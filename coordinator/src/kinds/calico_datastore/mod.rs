@@ -1,8 +1,8 @@
 //! Calico's datastore from v2 (etcd v2) to v3 (etcd v3): reads and writes of the cluster and of both stores. The crate
 //! `calico_datastore` decides the steps and their order; the crate `datastore` changes the stores.
 //!
-//! `read` reads for the checks, `look` reads for each pass, the kind decides, and `apply` runs one step. Work that takes longer than a
-//! pass runs beside the passes in `worker`.
+//! `read` reads for the checks, `look` reads for each pass, the kind decides, and `apply` runs one step. Work that takes longer
+//! than a pass runs beside the passes in `worker`.
 
 mod apply;
 mod backup;

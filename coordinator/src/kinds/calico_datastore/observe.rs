@@ -203,8 +203,8 @@ impl Pass<'_> {
         })
     }
 
-    /// Pods that have waited since before v3 opened, except those that waited before the migration. After [`PATIENCE`] the network is not
-    /// the reason for their wait.
+    /// Pods that have waited since before v3 opened, except those that waited before the migration. After [`PATIENCE`] the
+    /// network is not the reason for their wait.
     fn pods_without_network_since_open(
         &self,
         known: &CalicoDatastoreStatus,

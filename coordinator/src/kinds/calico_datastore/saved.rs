@@ -1,5 +1,5 @@
-//! State of the objects before the first change, and their target state. `status.before` has both, so that a pass after a crash and a
-//! rollback know both.
+//! State of the objects before the first change, and their target state. `status.savedState` has both, so that a pass after a
+//! crash and a rollback know both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::write::WriteError;
 
-/// Key of `status.before`.
+/// Key of `status.savedState`.
 const KEY: &str = "Calico's objects";
 /// Update strategy of a `DaemonSet` that restarts none of its pods.
 pub fn on_delete() -> Value {
@@ -161,7 +161,7 @@ async fn controllers_parts(
 
 /// The saved state; an error names the missing part.
 pub fn parse(before: &BTreeMap<String, String>) -> Result<Saved, String> {
-    let gone = || format!("status.before[\"{KEY}\"]");
+    let gone = || format!("status.savedState[\"{KEY}\"]");
     let text = before.get(KEY).ok_or_else(gone)?;
     serde_json::from_str(text).map_err(|_| gone())
 }

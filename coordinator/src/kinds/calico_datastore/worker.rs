@@ -1,5 +1,5 @@
-//! Work that takes longer than a pass: a conversion, its completion, its rollback. One at a time, beside the passes. The work ends with
-//! this process, and with its leadership.
+//! Work that takes longer than a pass: a conversion, its completion, its rollback. One at a time, beside the passes. The work
+//! ends with this process, and with its leadership.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ struct Running {
 struct Ended {
     work: StoreWork,
     message: String,
-    needs_a_person: bool,
+    needs_user: bool,
     at: Instant,
 }
 
@@ -52,7 +52,7 @@ impl Worker {
         let refused = self
             .ended
             .take()
-            .filter(|ended| ended.needs_a_person && ended.work.is_rollback() == work.is_rollback())
+            .filter(|ended| ended.needs_user && ended.work.is_rollback() == work.is_rollback())
             .map(|ended| ended.message);
         let said = Arc::new(Mutex::new("reading both stores".to_owned()));
         let told = Arc::clone(&said);
@@ -100,7 +100,7 @@ impl Worker {
             Some(ended) if ended.at.elapsed() < AGAIN => Work::Failed {
                 work: ended.work,
                 message: ended.message.clone(),
-                needs_user: ended.needs_a_person,
+                needs_user: ended.needs_user,
             },
             Some(_) | None => Work::Idle,
         }
@@ -116,7 +116,7 @@ impl Worker {
         work: StoreWork,
         ended: Result<Result<Option<Record>, RunError>, tokio::task::JoinError>,
     ) {
-        let (message, needs_a_person) = match ended {
+        let (message, needs_user) = match ended {
             Ok(Ok(_)) => {
                 self.ended = None;
                 return;
@@ -133,14 +133,14 @@ impl Worker {
                 if let RunError::AbortFailed { why, .. } = &error {
                     self.took_back = Some(why.clone());
                 }
-                (format!("{error}{hint}"), needs_a_person(&error))
+                (format!("{error}{hint}"), needs_user(&error))
             }
             Err(error) => (format!("the work on the stores failed: {error}"), false),
         };
         self.ended = Some(Ended {
             work,
             message,
-            needs_a_person,
+            needs_user,
             at: Instant::now(),
         });
     }
@@ -169,10 +169,10 @@ fn goal(work: StoreWork, over_existing: bool) -> Goal {
 }
 
 /// Whether a user has to act, because a new attempt would fail again.
-fn needs_a_person(error: &RunError) -> bool {
+fn needs_user(error: &RunError) -> bool {
     match error {
-        RunError::Store(error) => store_needs_a_person(error),
-        RunError::AbortFailed { error, .. } => needs_a_person(error),
+        RunError::Store(error) => store_needs_user(error),
+        RunError::AbortFailed { error, .. } => needs_user(error),
         RunError::Refused(_)
         | RunError::NotConvertible(_)
         | RunError::Backup(_)
@@ -180,7 +180,7 @@ fn needs_a_person(error: &RunError) -> bool {
     }
 }
 
-fn store_needs_a_person(error: &StoreError) -> bool {
+fn store_needs_user(error: &StoreError) -> bool {
     match error {
         StoreError::Unreachable { .. }
         | StoreError::Locked { .. }

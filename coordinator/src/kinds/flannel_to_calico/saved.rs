@@ -1,5 +1,5 @@
 //! State of the cluster before the first change, restored at the end or by a rollback. Cluster-wide state is saved at
-//! the start in `status.before`, state of one node in its `NodeMigration`.
+//! the start in `status.savedState`, state of one node in its `NodeMigration`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::node_migrations::{belongs_to, update_spec};
 use crate::write::WriteError;
 
-/// Key of `status.before`: the spec of `IPAMConfig default` as JSON, `null` if it did not exist.
+/// Key of `status.savedState`: the spec of `IPAMConfig default` as JSON, `null` if it did not exist.
 pub const IPAM_CONFIG: &str = "IPAMConfig default";
 /// Key: the spec of `FelixConfiguration default` in the same form.
 pub const FELIX_CONFIGURATION: &str = "FelixConfiguration default";
@@ -97,8 +97,8 @@ pub async fn read(
     ]))
 }
 
-/// Writes to each `NodeMigration` the state of its node. Objects that the pass has no time for, and objects that cannot be written,
-/// are obstacles of the pass.
+/// Writes to each `NodeMigration` the state of its node. Objects that the pass has no time for, and objects that cannot be
+/// written, are obstacles of the pass.
 async fn write_of_nodes(
     context: &Context,
     objects: BTreeMap<String, Arc<NodeMigration>>,

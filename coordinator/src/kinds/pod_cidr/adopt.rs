@@ -61,8 +61,8 @@ fn any_agent_keeps(cache: &Cache, is_meant: impl Fn(&ChangedTunnelAddress) -> bo
     })
 }
 
-/// Whether this node's former tunnel address can return to it. For an address in a malformed block the answer is not known yet, and
-/// counts as yes.
+/// Whether this node's former tunnel address can return to it. For an address in a malformed block the answer is not known yet,
+/// and counts as yes.
 fn comes_back(end: &ChangedTunnelAddress, node: &str, ipam: &Ipam) -> bool {
     match standing(end, node, ipam) {
         FormerAddress::Held(_) | FormerAddress::Free(_) => true,

@@ -14,9 +14,9 @@ use crate::memory::Memory;
 use crate::{cordon, facts};
 
 impl Pass<'_> {
-    /// Every Node in the order of the rollout, where pods leave node by node. A host that has no pod to move and has been unsettled for
-    /// minutes is named in the warnings and counts as settled: no node keeps the pods of other nodes. `with_pods`: nodes that have a pod
-    /// to move.
+    /// Every Node in the order of the rollout, where pods leave node by node. A host that has no pod to move and has been
+    /// unsettled for minutes is named in the warnings and counts as settled: no node keeps the pods of other nodes. `with_pods`:
+    /// nodes that have a pod to move.
     pub(super) fn nodes_in_order<'order>(
         &self,
         memory: &mut Memory,

@@ -1,5 +1,5 @@
-//! Mode `ByNode` with one node whose agent never reports a settled host: other nodes wait for it for some minutes, it is named, and then
-//! the pods of all other nodes move, forward and back.
+//! Mode `ByNode` with one node whose agent never reports a settled host: other nodes wait for it for some minutes, it is named,
+//! and then the pods of all other nodes move, forward and back.
 
 use std::time::Duration;
 

@@ -24,8 +24,8 @@ const ASKER: SettingsSource = SettingsSource {
     component: "deploy/calico-etcd",
 };
 
-/// The datastore in calico-node's settings. `begun_with`: namespace and name of the `DaemonSet` with which a migration has started.
-/// `None` when there is no `DaemonSet` of calico-node, or more than one: another check reports that.
+/// The datastore in calico-node's settings. `begun_with`: namespace and name of the `DaemonSet` with which a migration has
+/// started. `None` when there is no `DaemonSet` of calico-node, or more than one: another check reports that.
 pub async fn ask(
     context: &Context,
     cache: &Cache,

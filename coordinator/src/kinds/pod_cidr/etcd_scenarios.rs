@@ -1,5 +1,5 @@
-//! The whole change of the range with Calico's objects in etcd: the same writes in the same order, the same end after a crash of the
-//! coordinator, the API server or etcd, and no write once Calico's settings name another datastore.
+//! The whole change of the range with Calico's objects in etcd: the same writes in the same order, the same end after a crash of
+//! the coordinator, the API server or etcd, and no write once Calico's settings name another datastore.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! Objects of other users, of every kind that the coordinator reads: malformed, too large, too many, changing all the time, or with
-//! names and labels of replumb. Each is named and delays only what depends on it: every pod moves, forward and back.
+//! Objects of other users, of every kind that the coordinator reads: malformed, too large, too many, changing all the time, or
+//! with names and labels of replumb. Each is named and delays only what depends on it: every pod moves, forward and back.
 
 use std::time::Duration;
 
@@ -452,8 +452,8 @@ async fn a_pod_of_neither_range_stays_while_a_pool_has_no_valid_range() {
     assert!(api.get(&path).is_some(), "the pod was evicted");
 }
 
-/// The report of an agent concerns its node alone: pods of all nodes move, forward and back, and the end waits for that node by name, as
-/// for a silent agent.
+/// The report of an agent concerns its node alone: pods of all nodes move, forward and back, and the end waits for that node by
+/// name, as for a silent agent.
 #[rstest]
 #[case::there(false)]
 #[case::back(true)]
@@ -522,8 +522,8 @@ fn of_every_kind() -> Vec<(String, Value)> {
     ]
 }
 
-/// A client may write any time into `metadata.managedFields` and into a pod template. Every object has such a time in each pass: nodes,
-/// pods, pools and replumb's own objects, too.
+/// A client may write any time into `metadata.managedFields` and into a pod template. Every object has such a time in each pass:
+/// nodes, pods, pools and replumb's own objects, too.
 #[rstest]
 #[case::there(false)]
 #[case::back(true)]
@@ -651,7 +651,8 @@ async fn a_malformed_report_delays_only_its_node_with_traffic_probes() {
     assert_gone(&api, 1);
 }
 
-/// With two nodes, one alone proves nothing: the canary waits for the other by name. A rollback does not, not even after a breach.
+/// With two nodes, one alone proves nothing: the canary waits for the other by name. A rollback does not, not even after a
+/// breach.
 #[tokio::test]
 async fn with_two_nodes_a_malformed_report_delays_the_canary_and_no_rollback() {
     let api = cluster("Watch");

@@ -86,7 +86,8 @@ pub fn partition<T>(found: Vec<Result<T, Unclear>>) -> (Vec<T>, Vec<Unclear>) {
     (understood, unclear)
 }
 
-/// A block. A block with a malformed range gets the range in its name, if a node has a claim on that range. A name alone proves nothing.
+/// A block. A block with a malformed range gets the range in its name, if a node has a claim on that range. A name alone proves
+/// nothing.
 pub fn block(object: &DynamicObject, claims: &Claims) -> Result<Block, Unclear> {
     objects::block(object).map_err(|malformed| {
         let claim = match facts::calico::range(object) {

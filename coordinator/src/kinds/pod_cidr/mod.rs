@@ -1,6 +1,7 @@
 //! Another range for the pods: the driver of one pass.
 //!
-//! `read` and `read_cache` read, the kind decides, `apply` runs one step. Forward and back are the same procedure between two pools.
+//! `read` and `read_cache` read, the kind decides, `apply` runs one step. Forward and back are the same procedure between two
+//! pools.
 
 mod adopt;
 mod apply;
@@ -155,13 +156,13 @@ impl Kind for PodCidr {
     }
 
     fn document(&self, settings: &Settings, facts: &ClusterFacts, _coordinator_node: &str) -> Document {
-        let wishes = DocumentOptions {
+        let document_options = DocumentOptions {
             mode: self.mode,
             soak_seconds: soak_seconds(self),
             delete_bare_pods: self.delete_bare_pods,
             needed: &facts.needed(),
         };
-        document(settings, facts, &wishes)
+        document(settings, facts, &document_options)
     }
 
     /// The `NodeMigration`s have carried the request to the agents since they were created: the checks need the answer.

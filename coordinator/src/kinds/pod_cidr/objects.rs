@@ -21,7 +21,8 @@ use serde_json::Value;
 use crate::facts;
 use crate::pod_index::Index;
 
-/// The most bits of an address that differ within a block, by Calico's schema of a pool: /20 is its largest in IPv4, /116 in IPv6.
+/// The most bits of an address that differ within a block, by Calico's schema of a pool: /20 is its largest in IPv4, /116 in
+/// IPv6.
 const LARGEST_BLOCK: u8 = 12;
 
 /// An `IPPool`.
@@ -89,8 +90,8 @@ pub fn block(object: &DynamicObject) -> Result<Block, Malformed> {
     })
 }
 
-/// The attributes that replumb reads. A large cluster has hundreds of thousands of allocations: texts that the addresses of a block share
-/// are in memory once. A tunnel's attributes are kept whole, because they are written again.
+/// The attributes that replumb reads. A large cluster has hundreds of thousands of allocations: texts that the addresses of a
+/// block share are in memory once. A tunnel's attributes are kept whole, because they are written again.
 fn kept(attributes: &Value, words: &mut HashSet<Arc<str>>) -> Labels {
     let mut word = |text: &str| {
         if let Some(known) = words.get(text) {

@@ -1,4 +1,5 @@
-//! Places other than Calico's pool that contain the pods' range, as far as the API shows them. Pure: objects come in, mentions go out.
+//! Places other than Calico's pool that contain the pods' range, as far as the API shows them. Pure: objects come in, mentions go
+//! out.
 
 use api::migration::PodCidr;
 use calico::{ConfigMaps, calico_node, variable};

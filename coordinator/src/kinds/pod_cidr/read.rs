@@ -31,7 +31,8 @@ use crate::facts::workloads::backends;
 use crate::write::WriteError;
 use crate::{facts, read, workloads};
 
-/// Ranges that Services have or may have, each with the object that has it. In a cluster without `ServiceCIDR`s, the addresses of Services.
+/// Ranges that Services have or may have, each with the object that has it. In a cluster without `ServiceCIDR`s, the addresses of
+/// Services.
 async fn service_ranges(context: &Context) -> Result<Vec<(String, IpNet)>, WriteError> {
     let ranges = read::list_if_served::<ServiceCIDR>(context, "ServiceCIDRs").await?;
     let said: Vec<(String, IpNet)> = ranges.iter().flat_map(objects::ranges_of).collect();
@@ -133,8 +134,8 @@ struct InCalico {
     mentions: Vec<RangeUse>,
 }
 
-/// Calico's datastore, and the facts from it. When it cannot be reached, the first has the error, and the second is empty and must not be
-/// used.
+/// Calico's datastore, and the facts from it. When it cannot be reached, the first has the error, and the second is empty and
+/// must not be used.
 async fn in_calico(
     context: &Context,
     cache: &Cache,

@@ -100,8 +100,8 @@ impl ReadCache {
         refresh(&mut self.mentions, pace, reading).await.cloned()
     }
 
-    /// Time since which this node has been seen off the source pool with its tunnel address in it. The time starts again after a restart
-    /// of the coordinator.
+    /// Time since which this node has been seen off the source pool with its tunnel address in it. The time starts again after a
+    /// restart of the coordinator.
     pub fn waiting_since(&mut self, node: &str, waits: bool, now: Timestamp) -> Option<Timestamp> {
         if !waits {
             self.waits_since.remove(node);

@@ -215,8 +215,8 @@ impl Pass<'_> {
         kept.next().map(|(_, wait)| wait)
     }
 
-    /// The agents that keep addresses in the target range, by node. An address that is allocated to its node in Calico's IPAM may stay: no
-    /// pod gets it. An agent that does not answer keeps what it was told to keep, and what its last report has.
+    /// The agents that keep addresses in the target range, by node. An address that is allocated to its node in Calico's IPAM may
+    /// stay: no pod gets it. An agent that does not answer keeps what it was told to keep, and what its last report has.
     pub(super) fn kept_in_target(&self, target: &IpNet) -> BTreeMap<&str, Wait> {
         let kept = self.kept(|node| {
             let facts = self.last_facts_of(node);

@@ -1,4 +1,4 @@
-//! State of the cluster before the first change, saved into `status.before` at the start.
+//! State of the cluster before the first change, saved into `status.savedState` at the start.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::cache::Cache;
 use crate::unready_before_start::{self, UNREADY_BEFORE_START};
 
-/// Key of `status.before`: the spec of the old pool, as JSON.
+/// Key of `status.savedState`: the spec of the old pool, as JSON.
 const OLD_POOL: &str = "IPPool";
 
 /// The saved state.
@@ -39,14 +39,14 @@ pub fn of(facts: &ClusterFacts, cache: &Cache, kind: &PodCidr) -> BTreeMap<Strin
 /// The saved state; an error names the missing part.
 pub fn parse(before: &BTreeMap<String, String>) -> Result<Saved, String> {
     let part = |key: &str| -> Result<Value, String> {
-        let gone = || format!("status.before[\"{key}\"]");
+        let gone = || format!("status.savedState[\"{key}\"]");
         let text = before.get(key).ok_or_else(gone)?;
         serde_json::from_str(text).map_err(|_| gone())
     };
     let old_pool = part(OLD_POOL)?;
     let unready = unready_before_start::parse(before)?;
     if !old_pool.is_object() {
-        return Err(format!("status.before[\"{OLD_POOL}\"]"));
+        return Err(format!("status.savedState[\"{OLD_POOL}\"]"));
     }
     Ok(Saved { old_pool, unready })
 }
@@ -68,8 +68,11 @@ mod tests {
         assert_eq!(saved.old_pool["cidr"], "10.244.0.0/16");
         assert_eq!(saved.unready.values().sum::<usize>(), 2);
         before.insert(OLD_POOL.to_owned(), "null".to_owned());
-        assert_eq!(parse(&before).unwrap_err(), "status.before[\"IPPool\"]");
+        assert_eq!(parse(&before).unwrap_err(), "status.savedState[\"IPPool\"]");
         before.remove(UNREADY_BEFORE_START);
-        assert_eq!(parse(&before).unwrap_err(), "status.before[\"pods not Ready\"]");
+        assert_eq!(
+            parse(&before).unwrap_err(),
+            "status.savedState[\"pods not Ready\"]"
+        );
     }
 }

@@ -442,8 +442,8 @@ async fn a_second_change_of_direction_ends_as_one_rollback() {
     }
 }
 
-/// A policy of the whole cluster allows only the new range by now: before a pod moves back, it has to allow both. The former tunnel
-/// addresses are kept meanwhile.
+/// A policy of the whole cluster allows only the new range by now: before a pod moves back, it has to allow both. The former
+/// tunnel addresses are kept meanwhile.
 #[tokio::test]
 async fn a_rollback_waits_until_policies_allow_both_ranges() {
     let api = cluster("Watch");

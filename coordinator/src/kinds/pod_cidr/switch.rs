@@ -93,8 +93,8 @@ pub(super) fn patience(nodes: usize) -> Duration {
 }
 
 impl Pass<'_> {
-    /// Finds the missing parts of stage Switch. A node that has lacked something for too long is named in the warnings. During a rollback it
-    /// counts as absent: no node keeps the pods of other nodes. Forward, the user decides.
+    /// Finds the missing parts of stage Switch. A node that has lacked something for too long is named in the warnings. During a
+    /// rollback it counts as absent: no node keeps the pods of other nodes. Forward, the user decides.
     pub(super) fn switch(
         &self,
         memory: &mut Memory,
@@ -162,7 +162,8 @@ impl Pass<'_> {
         ends.collect()
     }
 
-    /// The lack of each node at this moment. Before stage Switch agents do not know the tunnel addresses: then nodes lack nothing.
+    /// The lack of each node at this moment. Before stage Switch agents do not know the tunnel addresses: then nodes lack
+    /// nothing.
     fn lacking<'nodes>(
         &self,
         nodes: &[NodeTunnels<'nodes>],

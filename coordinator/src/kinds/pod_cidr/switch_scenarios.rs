@@ -1,5 +1,5 @@
-//! Stage Switch with one Ready node that lacks something. A rollback waits for the node for some minutes, names it, and then moves the
-//! pods of all nodes back. Forward, the node is named, and the operator decides.
+//! Stage Switch with one Ready node that lacks something. A rollback waits for the node for some minutes, names it, and then
+//! moves the pods of all nodes back. Forward, the node is named, and the operator decides.
 
 use std::time::Duration;
 

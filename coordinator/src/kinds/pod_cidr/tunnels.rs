@@ -1,5 +1,5 @@
-//! Tunnel addresses in Calico's IPAM: held for the tunnels that get them, and released after the tunnels have left them. Each write
-//! has the version that was read.
+//! Tunnel addresses in Calico's IPAM: held for the tunnels that get them, and released after the tunnels have left them. Each
+//! write has the version that was read.
 
 use calico::{BlockConflict, allocated, block_change, block_release, handle, handle_change};
 use crash_point::Edge;
@@ -62,8 +62,8 @@ impl StepExecutor<'_> {
         self.write_block(&read, change).await
     }
 
-    /// Makes the handle of an address count it: the handle of a former address may have been released. Returns the reason when that is
-    /// impossible.
+    /// Makes the handle of an address count it: the handle of a former address may have been released. Returns the reason when
+    /// that is impossible.
     async fn ensure_counted(
         &self,
         end: &TunnelAllocation,

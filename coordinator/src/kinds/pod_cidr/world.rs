@@ -1,5 +1,5 @@
-//! Two nodes with Calico on an API server in memory: a Calico, controllers and agents that answer as real ones would, moved on after each
-//! pass of the coordinator.
+//! Two nodes with Calico on an API server in memory: a Calico, controllers and agents that answer as real ones would, moved on
+//! after each pass of the coordinator.
 
 use api::migration::PodCidrStatus;
 use api::{MigrationStatus, names};

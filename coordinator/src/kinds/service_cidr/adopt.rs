@@ -47,8 +47,8 @@ pub fn settings_of_agents(settings: &Settings, goal: Side) -> HostSettings {
     }
 }
 
-/// Creates and deletes `NodeMigration`s with the Nodes, and updates the settings of every agent. The question about kube-proxy stays as
-/// long as the ranges do.
+/// Creates and deletes `NodeMigration`s with the Nodes, and updates the settings of every agent. The question about kube-proxy
+/// stays as long as the ranges do.
 pub async fn adopt(
     context: &Context,
     cache: &Cache,

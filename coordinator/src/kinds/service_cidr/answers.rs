@@ -19,7 +19,7 @@ pub struct Answer<'pass> {
 
 impl<'pass> Answer<'pass> {
     /// Pods of the node that were given a source address; `None` when the agent was not asked.
-    pub fn carriers(&self) -> Option<&'pass Found<PodsWithSourceAddresses>> {
+    pub fn with_old_addresses(&self) -> Option<&'pass Found<PodsWithSourceAddresses>> {
         self.reports_users
             .then_some(&self.said.pods_with_source_addresses)
     }

@@ -1,5 +1,5 @@
-//! The book: the old and the new addresses of every Service that changes. The book is in replumb's own records, so that it may grow and
-//! no tenant can write to it. An entry is written before the first change of its Service.
+//! The book: the old and the new addresses of every Service that changes. The book is in replumb's own records, so that it may
+//! grow and no tenant can write to it. An entry is written before the first change of its Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use service_cidr::side::Sides;
 use crate::records::{Content, Records};
 use crate::write::WriteError;
 
-/// The recorded book. `written_in_status` is the book in the status, by an earlier version: an entry of a record for the same Service is
-/// newer.
+/// The recorded book. `written_in_status` is the book in the status, by an earlier version: an entry of a record for the same
+/// Service is newer.
 pub fn read(records: &Records, written_in_status: AssignedAddresses) -> AssignedAddresses {
     record::recorded_addresses(
         records.holding(RecordContent::ServiceAddresses),
@@ -21,8 +21,8 @@ pub fn read(records: &Records, written_in_status: AssignedAddresses) -> Assigned
     )
 }
 
-/// The Services that nothing has been done for yet: no client knows their new addresses. Services in the book of an earlier version are
-/// never among them.
+/// The Services that nothing has been done for yet: no client knows their new addresses. Services in the book of an earlier
+/// version are never among them.
 pub fn untouched_services(records: &Records) -> BTreeSet<String> {
     let services = records
         .holding(RecordContent::ServiceAddresses)
@@ -48,8 +48,8 @@ pub async fn write(
         .await
 }
 
-/// The parts of this book. Each Service stays in its part, so that an added or deleted Service changes one part. A new Service is added
-/// to the first part with room, or to a new part.
+/// The parts of this book. Each Service stays in its part, so that an added or deleted Service changes one part. A new Service is
+/// added to the first part with room, or to a new part.
 fn place<'record>(
     written: impl Iterator<Item = &'record MigrationRecordSpec>,
     book: &AssignedAddresses,

@@ -1,5 +1,5 @@
-//! One tenant creates thousands of Services during the exchange: whole passes on an API server in memory, which counts reads and writes.
-//! Lost requests are not tested here; `tests/tests/api_services.rs` has single exchanges on the real API server.
+//! One tenant creates thousands of Services during the exchange: whole passes on an API server in memory, which counts reads and
+//! writes. Lost requests are not tested here; `tests/tests/api_services.rs` has single exchanges on the real API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -653,8 +653,8 @@ async fn a_target_address_of_another_service_is_replaced_by_a_free_one() {
     );
 }
 
-/// An owner, or a controller that writes to every Service, edits them between each read and each write: in memory, this is the worst case
-/// of an edit at any moment.
+/// An owner, or a controller that writes to every Service, edits them between each read and each write: in memory, this is the
+/// worst case of an edit at any moment.
 #[tokio::test]
 async fn services_edited_before_each_write_move_forward_and_back() {
     let label = |number: usize| json!({ "metadata": { "labels": { "edited": number.to_string() } } });

@@ -160,9 +160,9 @@ fn malformed_message(malformed: &Malformed) -> String {
     )
 }
 
-/// Records the addresses of Services that have no record yet, and returns all recorded ones. Nothing is done for a Service without a
-/// record: after a crash both addresses have to be known. The pass continues, because a user who creates a Service each second would
-/// stop it otherwise.
+/// Records the addresses of Services that have no record yet, and returns all recorded ones. Nothing is done for a Service
+/// without a record: after a crash both addresses have to be known. The pass continues, because a user who creates a Service each
+/// second would stop it otherwise.
 async fn record_addresses(
     context: &Context,
     records: &mut Records,

@@ -64,8 +64,8 @@ pub struct Tried {
 }
 
 impl Trials {
-    /// Tries each of these Services (given as outlines) that has changed since its last try, or was tried too long ago. Starts no try after
-    /// `limit`; returns the results so far. For another Migration all of them are tried.
+    /// Tries each of these Services (given as outlines) that has changed since its last try, or was tried too long ago. Starts no
+    /// try after `limit`; returns the results so far. For another Migration all of them are tried.
     ///
     /// # Errors
     /// When the API server is unreachable. Earlier results are kept.
@@ -153,7 +153,8 @@ fn text<'service>(service: &'service Value, field: &str) -> &'service str {
     service["metadata"][field].as_str().unwrap_or_default()
 }
 
-/// Why the API server would refuse the writes for the Service with this outline; `None` when it would not, or the Service is deleted.
+/// Why the API server would refuse the writes for the Service with this outline; `None` when it would not, or the Service is
+/// deleted.
 async fn refusal(context: &Context, domain: &str, outline: &Value) -> Result<Option<String>, WriteError> {
     let (namespace, name) = (text(outline, "namespace"), text(outline, "name"));
     let Some(service) = get_service(&context.client, namespace, name).await? else {
@@ -170,8 +171,8 @@ async fn refusal(context: &Context, domain: &str, outline: &Value) -> Result<Opt
         spare: &Spare::default(),
         ground: &BridgeFacts::default(),
     };
-    // A helper of each kind is created, and the Service becomes an ExternalName. The write that restores an address is the same as the
-    // owner's, of a type that the Service has now.
+    // A helper of each kind is created, and the Service becomes an ExternalName. The write that restores an address is the same
+    // as the owner's, of a type that the Service has now.
     let bridges = Part::ALL.into_iter().filter(|part| objects.needs(*part));
     let helpers = bridges
         .map(Write::CreateBridge)

@@ -1,5 +1,5 @@
-//! One Service and its helpers in the API: read as one view, and changed write by write. A write fails when a field on which it depends
-//! has changed since it was read: no other writer is overwritten, and the next pass starts from the present state.
+//! One Service and its helpers in the API: read as one view, and changed write by write. A write fails when a field on which it
+//! depends has changed since it was read: no other writer is overwritten, and the next pass starts from the present state.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -83,8 +83,8 @@ impl Exchange<'_> {
     /// Runs a step, write by write.
     pub async fn make(&self, subject: &Subject, mut seen: Seen, step: Step) -> Result<(), WriteError> {
         crash_point::reach(step.name(), Edge::Announced, None).await;
-        // An edit by the owner between the read and the first write may be meant for the helpers, too: they get it first. After the first
-        // write, without answering helpers, or with a restless owner, the exchange continues with the latest edit.
+        // An edit by the owner between the read and the first write may be meant for the helpers, too: they get it first. After
+        // the first write, without answering helpers, or with a restless owner, the exchange continues with the latest edit.
         let mut goes_on =
             subject.is_restless || matches!(step, Step::Move | Step::MoveBack | Step::MoveAlone);
         for write in step.writes(subject.goal) {

@@ -1,5 +1,6 @@
-//! Objects of a tenant, of every kind that the coordinator reads for a change of the Services' range: unreadable, too large, too many,
-//! changing all the time, or with labels of replumb. Other Services exchange their addresses forward and back, and other pods restart.
+//! Objects of a tenant, of every kind that the coordinator reads for a change of the Services' range: unreadable, too large, too
+//! many, changing all the time, or with labels of replumb. Other Services exchange their addresses forward and back, and other
+//! pods restart.
 
 use api::names;
 use rstest::rstest;

@@ -1,4 +1,5 @@
-//! Reports of the agents: whether every node's kube-proxy has rules for an address, and which pods were given a source address. Pure.
+//! Reports of the agents: whether every node's kube-proxy has rules for an address, and which pods were given a source address.
+//! Pure.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -52,8 +53,8 @@ pub enum RulesOf {
     Balancer,
 }
 
-/// Evaluates the answers, and collects the next question. The cost of a port does not grow with the number of nodes: one list is made of
-/// all answers before.
+/// Evaluates the answers, and collects the next question. The cost of a port does not grow with the number of nodes: one list is
+/// made of all answers before.
 pub struct Knowledge<'pass> {
     before: &'pass Confirmed,
     /// Whether there is a node.
@@ -219,8 +220,8 @@ impl<'pass> Knowledge<'pass> {
     }
 }
 
-/// The ports of the next round. Each Service gets a few, first those with the oldest answer; then the others, as far as there is room.
-/// So no Service waits for the ports of another one, however many.
+/// The ports of the next round. Each Service gets a few, first those with the oldest answer; then the others, as far as there is
+/// room. So no Service waits for the ports of another one, however many.
 fn round(mut needed: Vec<Needed>) -> ExpectedPorts {
     needed.sort_by_key(|needed| needed.answered);
     let few = |needed: &Needed| needed.ports.len().min(MOST_PORTS_OF_ONE);
@@ -247,7 +248,8 @@ fn round(mut needed: Vec<Needed>) -> ExpectedPorts {
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Nodes that a rollback does not wait for any more, each with its state: those that have not answered the question, and those
-/// whose kube-proxy has lacked a rule for a port, for too long. `silent`: nodes without an answer, `lagging`: nodes that lack a port.
+/// whose kube-proxy has lacked a rule for a port, for too long. `silent`: nodes without an answer, `lagging`: nodes that lack a
+/// port.
 pub fn nodes_given_up<'pass>(
     answers: &Answers<'pass>,
     asked: &ExpectedPorts,

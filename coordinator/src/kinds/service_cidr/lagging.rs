@@ -1,5 +1,5 @@
-//! Nodes that answer, and whose kube-proxy has had no rule for a port for a long time: a rollback does not wait for them. Lost at a
-//! restart of the coordinator: then the time starts again. Pure.
+//! Nodes that answer, and whose kube-proxy has had no rule for a port for a long time: a rollback does not wait for them. Lost at
+//! a restart of the coordinator: then the time starts again. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -60,8 +60,8 @@ impl Node {
 }
 
 impl Lagging {
-    /// Records the nodes' answers to the `asked` ports. Returns the nodes that have lacked a port for longer than `patience`, each with the
-    /// port. Such a node is returned until it lacks nothing.
+    /// Records the nodes' answers to the `asked` ports. Returns the nodes that have lacked a port for longer than `patience`,
+    /// each with the port. Such a node is returned until it lacks nothing.
     pub fn update<'pass>(
         &mut self,
         answers: &Answers<'pass>,

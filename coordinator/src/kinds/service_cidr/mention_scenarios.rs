@@ -1,5 +1,5 @@
-//! A tenant's object contains a source address: the pods of other users restart, forward and back, and the object is named at once. Whole
-//! passes on an API server in memory.
+//! A tenant's object contains a source address: the pods of other users restart, forward and back, and the object is named at
+//! once. Whole passes on an API server in memory.
 
 use api::migration::MigrationPhase;
 use engine::decision::Direction;

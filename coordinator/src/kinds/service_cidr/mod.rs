@@ -1,6 +1,7 @@
 //! Another range for the Services: reads and writes of the cluster. The crate `service_cidr` decides the steps and their order.
 //!
-//! `read` and `view` read, the kind decides, and `apply` runs one step. Forward and back are the same procedure between two ranges.
+//! `read` and `view` read, the kind decides, and `apply` runs one step. Forward and back are the same procedure between two
+//! ranges.
 
 mod adopt;
 mod answers;
@@ -191,14 +192,14 @@ impl Kind for ServiceCidr {
         };
         // A check has refused a range without room.
         let booked = assignment::assign_addresses(&AssignedAddresses::new(), &services, &ground);
-        let wishes = Options {
+        let options = Options {
             book: &booked.book,
             order: &self.order,
             services_at_once: services_at_once(self),
             soak_seconds: soak_seconds(self),
             keep_load_balancers: self.keep_load_balancers,
         };
-        document(settings, facts, &wishes)
+        document(settings, facts, &options)
     }
 
     /// The `NodeMigration`s have carried the request to the agents since they were created: the checks need the answer.

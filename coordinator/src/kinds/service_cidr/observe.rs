@@ -60,8 +60,8 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
     };
     // For a bridge without endpoints no node has rules: neither the bridge nor its Service answers.
     let is_answered = any_serves(&wanted);
-    // A helper that follows every edit of a restless owner would never be ready, and the other helpers would stay. The last helper is
-    // updated once it is the only one.
+    // A helper that follows every edit of a restless owner would never be ready, and the other helpers would stay. The last
+    // helper is updated once it is the only one.
     let is_last = own == Own::At(subject.goal) && helpers.len() <= 1;
     let is_followed = !subject.is_restless || is_last;
     let state = HelperStates {
@@ -213,8 +213,8 @@ fn taken(observed: &Observed<'_>, subject: &Subject, service: &Value, own: &Own)
     Taken { addresses, node_port }
 }
 
-/// Whole slices of a Service without a selector, and of its helpers: the copies. With a selector, kube-controller-manager writes the
-/// slices.
+/// Whole slices of a Service without a selector, and of its helpers: the copies. With a selector, kube-controller-manager writes
+/// the slices.
 fn to_copy(observed: &Observed<'_>, namespace: &str, name: &str) -> (Vec<Value>, BTreeMap<Role, Vec<Value>>) {
     let of_helper = |role: Role| observed.whole_slices(namespace, &helper_name(name, role));
     let copies = Role::ALL.into_iter().map(|role| (role, of_helper(role)));

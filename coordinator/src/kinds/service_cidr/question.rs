@@ -1,5 +1,5 @@
-//! The ports that every node's agent checks at the moment. A record of the Migration has them, and every agent watches it: a round of
-//! questions is one write, regardless of the number of nodes and the length of the list.
+//! The ports that every node's agent checks at the moment. A record of the Migration has them, and every agent watches it: a
+//! round of questions is one write, regardless of the number of nodes and the length of the list.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use service_cidr::host::{ExpectedPorts, ExpectedPortsReference, Question};
 
-/// Time for which a round of questions waits for its answers before another takes its place, plus [`PATIENCE_A_NODE`] for each node.
+/// Time for which a round of questions waits for its answers before another takes its place, plus [`PATIENCE_A_NODE`] for each
+/// node.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A round is one or two writes of each agent.
 const PATIENCE_A_NODE: Duration = Duration::from_millis(50);
@@ -82,9 +83,9 @@ impl Expected {
         })
     }
 
-    /// Starts a round with the needed ports, unless the current round has them all. A round without all answers continues for a while,
-    /// because each one costs a write of every agent. `nodes`: number of nodes. Returns whether the round has waited too long; it then
-    /// waits as long again.
+    /// Starts a round with the needed ports, unless the current round has them all. A round without all answers continues for a
+    /// while, because each one costs a write of every agent. `nodes`: number of nodes. Returns whether the round has waited too
+    /// long; it then waits as long again.
     pub fn need(&mut self, needed: ExpectedPorts, is_answered: bool, nodes: usize, now: Instant) -> bool {
         let patience = patience(nodes);
         let waits_for = |round: &Round| now.saturating_duration_since(round.began);

@@ -69,7 +69,8 @@ struct Way {
 
 /// A Service that has waited for this time gives its place to another.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
-/// After this number of updates a Service counts as restless and gives its place to another. One edit causes at most five updates.
+/// After this number of updates a Service counts as restless and gives its place to another. One edit causes at most five
+/// updates.
 const REFRESHES: usize = 12;
 /// Time for which helpers of a restless Service are not updated: enough for an exchange on a large cluster.
 const UNFOLLOWED: SignedDuration = SignedDuration::from_mins(5);
@@ -152,9 +153,9 @@ impl ReadCache {
             .keep_only(index, &seen.filter_map(|name| name_of(name)).collect());
     }
 
-    /// For each namespace that `had` late Services: the time since which all its Services have their target addresses. `late`: namespaces
-    /// that have late Services now. The time starts again after a restart of the coordinator: a pod whose own manifest contains an
-    /// address is evicted once more then.
+    /// For each namespace that `had` late Services: the time since which all its Services have their target addresses. `late`:
+    /// namespaces that have late Services now. The time starts again after a restart of the coordinator: a pod whose own manifest
+    /// contains an address is evicted once more then.
     pub fn migrated_since(
         &mut self,
         had: BTreeSet<&str>,

@@ -171,8 +171,8 @@ impl Pass<'_> {
     }
 }
 
-/// Indexes of the large Services that are not read in this pass; `sizes`: names and bytes. Large ones take turns, in another order at each
-/// `moment`: tenants decide the size and the number of their Services.
+/// Indexes of the large Services that are not read in this pass; `sizes`: names and bytes. Large ones take turns, in another
+/// order at each `moment`: tenants decide the size and the number of their Services.
 fn out_of_turn<'name>(sizes: impl Iterator<Item = (&'name str, usize)>, moment: i64) -> BTreeSet<usize> {
     let mut large: Vec<(u64, usize, usize)> = sizes
         .enumerate()

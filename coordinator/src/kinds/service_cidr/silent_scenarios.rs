@@ -1,5 +1,5 @@
-//! Pods that were given a source address restart on the nodes that have answered, whatever another node's agent does: whole passes on an
-//! API server in memory.
+//! Pods that were given a source address restart on the nodes that have answered, whatever another node's agent does: whole
+//! passes on an API server in memory.
 
 use std::time::Duration;
 
@@ -103,17 +103,17 @@ pub(super) fn answers(world: &World, node: &str, told: Found<PodsWithSourceAddre
 pub(super) fn told(world: &World, node: &str) -> Found<PodsWithSourceAddresses> {
     let pods = [web(node), MANY.to_owned()].into_iter();
     let pods = pods.filter_map(|path| world.api.get(&path));
-    let carriers = pods
-        .filter(|pod| pod["spec"]["nodeName"] == node)
-        .map(|pod| PodWithSourceAddress {
-            pod_uid: pod["metadata"]["uid"].as_str().unwrap().to_owned(),
-            origin: AddressOrigin::Environment,
-            address: if is_back(world) { "172.16.0.1" } else { "10.96.0.1" }
-                .parse()
-                .unwrap(),
-        });
+    let with_old_addresses =
+        pods.filter(|pod| pod["spec"]["nodeName"] == node)
+            .map(|pod| PodWithSourceAddress {
+                pod_uid: pod["metadata"]["uid"].as_str().unwrap().to_owned(),
+                origin: AddressOrigin::Environment,
+                address: if is_back(world) { "172.16.0.1" } else { "10.96.0.1" }
+                    .parse()
+                    .unwrap(),
+            });
     Found::Present(PodsWithSourceAddresses {
-        pods: carriers.collect(),
+        pods: with_old_addresses.collect(),
         ..PodsWithSourceAddresses::default()
     })
 }
@@ -188,8 +188,8 @@ async fn pods_restart_with_an_unknown_kubelet_configuration() {
     assert_ne!(world.status().reason, "AgentSilent", "{}", world.status().message);
 }
 
-/// A pod gets the addresses of all Services in its namespace. The helper of the late Service gets its old address from a range for it
-/// alone, or has not requested it yet.
+/// A pod gets the addresses of all Services in its namespace. The helper of the late Service gets its old address from a range
+/// for it alone, or has not requested it yet.
 #[rstest]
 #[case::without_a_cover(false)]
 #[case::with_a_cover(true)]
@@ -452,8 +452,8 @@ async fn an_endless_connection_delays_the_soak_until_the_gate_is_elapsed() {
     );
 }
 
-/// A Service with endpoints is exchanged after every node's kube-proxy knows it. During a rollback a node that has not reported for two
-/// minutes, or has lacked a rule for that time, is named, and not waited for any more.
+/// A Service with endpoints is exchanged after every node's kube-proxy knows it. During a rollback a node that has not reported
+/// for two minutes, or has lacked a rule for that time, is named, and not waited for any more.
 #[rstest]
 #[case::silent(OfB::IsSilent)]
 #[case::malformed(OfB::IsMalformed)]

@@ -74,13 +74,13 @@ impl Pass<'_> {
         let is_closed = self.is_closed(known);
         let SourceUses {
             follow_up,
-            carriers,
+            with_old_addresses,
             soak,
             of_tenants,
         } = self
             .source_uses(memory, &answers, known, status, end_pace)
             .await?;
-        let left_is_used = follow_up.is_some() || carriers.is_some() || soak.is_some();
+        let left_is_used = follow_up.is_some() || with_old_addresses.is_some() || soak.is_some();
         let unheard = self.unheard(memory, &answers);
         let mut heard = Cow::Borrowed(&answers);
         if !unheard.is_empty() {
@@ -111,7 +111,7 @@ impl Pass<'_> {
             kept: &self.kept(known),
             addresses: &self.addresses(),
             follow_up,
-            pods_with_old_addresses: carriers,
+            pods_with_old_addresses: with_old_addresses,
             soak,
         };
         let policy = Policy {
@@ -178,9 +178,9 @@ impl Pass<'_> {
         })
     }
 
-    /// Nodes that Services do not wait for, each with the text of its warning. During a rollback: nodes whose agent has been silent, or
-    /// has sent malformed reports, for long, and nodes whose kube-proxy has lacked a rule for long. No node keeps the Services of other
-    /// nodes from rolling back.
+    /// Nodes that Services do not wait for, each with the text of its warning. During a rollback: nodes whose agent has been
+    /// silent, or has sent malformed reports, for long, and nodes whose kube-proxy has lacked a rule for long. No node keeps the
+    /// Services of other nodes from rolling back.
     fn unheard<'pass>(&self, memory: &mut Memory, answers: &Answers<'pass>) -> BTreeMap<&'pass str, String> {
         let ReadCache {
             expected,
@@ -232,8 +232,8 @@ impl Pass<'_> {
         })
     }
 
-    /// Whether the source range allocates no address, except to late Services: these come and go, and change nothing for the other
-    /// Services.
+    /// Whether the source range allocates no address, except to late Services: these come and go, and change nothing for the
+    /// other Services.
     fn is_closed(&self, known: &ServiceCidrStatus) -> bool {
         !self.any_range(known, Range::is_open_to_all)
     }

@@ -1,5 +1,5 @@
-//! Services exchange their addresses with traffic probes: whole passes on an API server in memory, with running traffic pods and agents
-//! that report, or do not.
+//! Services exchange their addresses with traffic probes: whole passes on an API server in memory, with running traffic pods and
+//! agents that report, or do not.
 
 use api::names;
 use rstest::rstest;

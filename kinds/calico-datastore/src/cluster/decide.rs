@@ -157,7 +157,7 @@ fn drift(view: &View<'_>) -> Option<Next> {
             Content::Missing => missing_object(object),
             Content::Other => format!(
                 "{object} has neither its former content nor that of the manifest of v3: another program has changed it. Change \
-                 it back; status.before has both contents"
+                 it back; status.savedState has both contents"
             ),
             Content::V2 | Content::V3 | Content::Both => return None,
         };

@@ -25,7 +25,7 @@ pub struct Options {
 }
 
 /// Detects the settings. An error has a check for each missing one.
-pub fn detect(wishes: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
+pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
     let manifest = match &facts.manifest {
         Some(Ok(manifest)) => manifest,
         Some(Err(problems)) => return Err(problems.iter().map(|problem| wrong_manifest(problem)).collect()),
@@ -44,7 +44,7 @@ pub fn detect(wishes: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<Ch
         )]);
     };
     let etcd_v2 = match (
-        &wishes.etcd_v2,
+        &options.etcd_v2,
         etcd_access::of_template(&found.template, &name.namespace, &facts.config_maps),
     ) {
         (Some(etcd), _) => from_spec(etcd.clone()),
@@ -60,7 +60,7 @@ pub fn detect(wishes: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<Ch
         }
     };
     let in_manifest = format!("{object} of the manifest");
-    let etcd_v3 = match &wishes.etcd_v3 {
+    let etcd_v3 = match &options.etcd_v3 {
         Some(etcd) => from_spec(etcd.clone()),
         None => detected(manifest.etcd.clone(), &in_manifest),
     };
@@ -79,9 +79,9 @@ pub fn detect(wishes: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<Ch
         to_image: detected(manifest.image(), &in_manifest),
         etcd_v2,
         etcd_v3,
-        pause_limit_seconds: Sourced::choose(wishes.pause_limit_seconds, None, PAUSE_LIMIT_SECONDS),
-        settle_seconds: Sourced::choose(wishes.settle_seconds, None, SETTLE_SECONDS),
-        ignore_v3_data: Sourced::choose(wishes.ignore_v3_data.then_some(true), None, false),
+        pause_limit_seconds: Sourced::choose(options.pause_limit_seconds, None, PAUSE_LIMIT_SECONDS),
+        settle_seconds: Sourced::choose(options.settle_seconds, None, SETTLE_SECONDS),
+        ignore_v3_data: Sourced::choose(options.ignore_v3_data.then_some(true), None, false),
     })
 }
 

@@ -99,7 +99,7 @@ fn bare(leaving: &[&Resident<'_>], policy: CheckPolicy) -> Vec<Check> {
 }
 
 fn holders(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
-    let mut report = Report::new(CheckName::Holders);
+    let mut report = Report::new(CheckName::AddressesStillAllocated);
     let from = settings.from.value;
     let allocations: Vec<_> = facts
         .blocks

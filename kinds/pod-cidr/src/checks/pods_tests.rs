@@ -209,7 +209,7 @@ fn with_allocation(allocation: Allocation) -> Vec<Check> {
     allocation("10.244.1.51", &[("service", "shop/web"), ("type", "LoadBalancer")]), "Service shop/web: its load balancer has 10.244.1.51")]
 #[case::unknown(allocation("10.244.1.52", &[]), "10.244.1.52 (handle k8s-pod-network.10.244.1.52) has an unknown holder")]
 fn a_holder_that_is_no_running_pod_is_a_warning(#[case] allocation: Allocation, #[case] words: &str) {
-    let check = only(&with_allocation(allocation), CheckName::Holders);
+    let check = only(&with_allocation(allocation), CheckName::AddressesStillAllocated);
     assert_eq!(
         (check.verdict, check.object.as_str()),
         (Warn, "range 10.244.0.0/16")
@@ -220,7 +220,7 @@ fn a_holder_that_is_no_running_pod_is_a_warning(#[case] allocation: Allocation, 
 /// 11 pods and 3 tunnels.
 #[test]
 fn addresses_of_running_pods_and_tunnels_pass() {
-    let found = alone(&judge(|_| {}), CheckName::Holders);
+    let found = alone(&judge(|_| {}), CheckName::AddressesStillAllocated);
     assert_eq!(
         (found[0].verdict, found[0].object.as_str()),
         (Pass, "14 allocated addresses of 10.244.0.0/16 in Calico's IPAM")
@@ -233,7 +233,7 @@ fn blocks_of_another_range_are_ignored() {
         facts.blocks[0].range = "10.99.0.0/26".parse().unwrap();
         facts.blocks[0].allocations = vec![allocation("10.99.0.7", &[])];
     });
-    let found = alone(&checks, CheckName::Holders);
+    let found = alone(&checks, CheckName::AddressesStillAllocated);
     assert_eq!(found[0].verdict, Pass);
     assert!(
         found[0].object.starts_with("9 allocated addresses"),

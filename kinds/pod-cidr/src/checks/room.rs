@@ -9,7 +9,7 @@ use crate::settings::Settings;
 use engine::check::{Check, Finding, Report};
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
-    let mut report = Report::new(CheckName::Room);
+    let mut report = Report::new(CheckName::InsufficientAddresses);
     let (to, size) = (settings.to.value, settings.block_size.value);
     let mut pods_of: BTreeMap<&str, u64> = BTreeMap::new();
     for pod in facts.pods.iter().filter(|pod| pod.uses_pod_network()) {

@@ -26,7 +26,7 @@ fn to(range: &str, block_size: Option<u8>, more: u16, change: impl FnOnce(&mut C
 
 #[test]
 fn one_block_per_node_passes() {
-    let found = alone(&judge(|_| {}), CheckName::Room);
+    let found = alone(&judge(|_| {}), CheckName::InsufficientAddresses);
     assert_eq!(
         (
             found[0].verdict,
@@ -111,6 +111,6 @@ fn more_nodes_than_blocks_with_strict_affinity_fail() {
         let calico = fixture::calico_mut(facts);
         (calico.desired, calico.ready) = (1028, 1028);
     });
-    let check = only(&checks, CheckName::Room);
+    let check = only(&checks, CheckName::InsufficientAddresses);
     assert_eq!(check.found, "needs 1028 blocks, has 1024");
 }

@@ -21,8 +21,8 @@ const TUNNELS: [&str; 3] = ["vxlan.calico", "tunl0", "wireguard.cali"];
 /// The bridge of a network before Calico, whose range may be the one of this node.
 const BRIDGE: &str = "cni0";
 
-/// `ChangedTunnelAddress` is a tunnel address of a node that changes. IPv4 only: the kernel keeps the IPv6 routes of a link that loses its
-/// address.
+/// `ChangedTunnelAddress` is a tunnel address of a node that changes. IPv4 only: the kernel keeps the IPv6 routes of a link that
+/// loses its address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangedTunnelAddress {

@@ -119,7 +119,7 @@ fn load_balancers(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolic
 }
 
 fn rooms(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
-    let mut report = Report::new(CheckName::Room);
+    let mut report = Report::new(CheckName::InsufficientAddresses);
     let changed = settings.changed();
     let mut said = Vec::new();
     for (from, to) in changed.old.iter().zip(&changed.new) {
@@ -167,7 +167,7 @@ fn rooms(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec
 }
 
 fn mentions(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
-    let mut report = Report::new(CheckName::Mentions);
+    let mut report = Report::new(CheckName::HardcodedAddresses);
     let changed = settings.changed();
     let mut changes = follow_up(&facts.mentions, &changed.old, &changed.new);
     // Objects of the cluster come first, however many tenants have.

@@ -222,7 +222,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "no-room",
         about: "the new range has too few blocks for the pods",
-        check: "Room",
+        check: "InsufficientAddresses",
         says: &["10.200.0.0/28", "needs", "blocks, has 1"],
         spec: r#"{"podCidr":{"to":"10.200.0.0/28","blockSize":28}}"#,
         ..DEFAULT_CASE

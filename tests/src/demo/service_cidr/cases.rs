@@ -99,7 +99,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "no-room",
         about: "the new range has too few addresses",
-        check: "Room",
+        check: "InsufficientAddresses",
         says: &["172.31.0.0/28", "14 addresses"],
         spec: r#"{"serviceCidr":{"to":["172.31.0.0/28"]}}"#,
         ..DEFAULT_CASE

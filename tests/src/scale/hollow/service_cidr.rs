@@ -199,7 +199,7 @@ pub fn facts(
         api_server: Ipv4Addr::LOCALHOST.to_string(),
         target: TargetFacts::default(),
         pods_with_source_addresses: if settings.report_users {
-            carriers(pods, left)
+            with_old_addresses(pods, left)
         } else {
             Found::Present(PodsWithSourceAddresses::default())
         },
@@ -208,7 +208,7 @@ pub fn facts(
 }
 
 /// Pods that have received an old address.
-fn carriers(pods: &Pods, left: &SourceAddresses) -> Found<PodsWithSourceAddresses> {
+fn with_old_addresses(pods: &Pods, left: &SourceAddresses) -> Found<PodsWithSourceAddresses> {
     let told = |(uid, pod): (&String, &PodOnHost)| {
         let by = [
             (AddressOrigin::Environment, pod.told.environment),
@@ -336,16 +336,16 @@ mod tests {
         known.configure(&serde_json::from_value(map).unwrap());
         let pods = Pods::from([("a".to_owned(), old), ("b".to_owned(), pod(&known))]);
         let found = facts(&settings(), None, &known, &pods, network());
-        let Found::Present(carriers) = found.pods_with_source_addresses else {
+        let Found::Present(with_old_addresses) = found.pods_with_source_addresses else {
             panic!("a pod has received an old address");
         };
-        let carriers: Vec<(&str, AddressOrigin)> = carriers
+        let with_old_addresses: Vec<(&str, AddressOrigin)> = with_old_addresses
             .pods
             .iter()
-            .map(|carrier| (carrier.pod_uid.as_str(), carrier.origin))
+            .map(|with_old_address| (with_old_address.pod_uid.as_str(), with_old_address.origin))
             .collect();
         assert_eq!(
-            carriers,
+            with_old_addresses,
             [("a", AddressOrigin::Environment), ("a", AddressOrigin::Resolver)]
         );
         assert_eq!(

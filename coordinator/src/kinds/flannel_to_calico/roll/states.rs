@@ -56,7 +56,7 @@ pub(super) fn states<'order>(
             );
             // A node with a leftover cordon of the migration is unavailable.
             let is_lifted = in_work || !has_our_cordon;
-            let mut seat = RolloutNode {
+            let mut rollout_node = RolloutNode {
                 name,
                 standing,
                 ready: facts::nodes::is_ready(node) && prepared && is_lifted,
@@ -64,15 +64,15 @@ pub(super) fn states<'order>(
                 is_backing_off: false,
                 tries: context.obstacles.failures(&first_step(node)),
             };
-            let turns = !in_work && back.is_some_and(|back| back.selects(&seat));
-            seat.is_backing_off = (starts || turns) && {
+            let turns = !in_work && back.is_some_and(|back| back.selects(&rollout_node));
+            rollout_node.is_backing_off = (starts || turns) && {
                 let obstacles = &context.obstacles;
                 let rests = obstacles.reason_to_wait(&first_step(node), now).is_some();
                 // Admission and change of direction are written to this object.
                 let record = describe(object.as_ref());
                 rests || (obstacles.is_held(&record, now) && obstacles.reason_to_wait(&record, now).is_some())
             };
-            Some(seat)
+            Some(rollout_node)
         })
         .collect()
 }

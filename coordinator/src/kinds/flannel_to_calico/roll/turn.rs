@@ -42,17 +42,19 @@ pub(super) fn wanted(migration: &Migration) -> Option<Back> {
 }
 
 /// Whether every node is on Calico and stays there.
-pub(super) fn all_are_there(back: Option<&Back>, seats: &[RolloutNode<'_>]) -> bool {
-    let is_done = |seat: &RolloutNode<'_>| matches!(seat.standing, NodeProgress::Done(_));
-    !seats.is_empty() && seats.iter().all(is_done) && !goes_back(back, seats)
+pub(super) fn all_are_there(back: Option<&Back>, rollout_nodes: &[RolloutNode<'_>]) -> bool {
+    let is_done = |rollout_node: &RolloutNode<'_>| matches!(rollout_node.standing, NodeProgress::Done(_));
+    !rollout_nodes.is_empty() && rollout_nodes.iter().all(is_done) && !goes_back(back, rollout_nodes)
 }
 
 /// Whether a finished node is to be rolled back: then the rollout is not at its end.
-fn goes_back(back: Option<&Back>, seats: &[RolloutNode<'_>]) -> bool {
+fn goes_back(back: Option<&Back>, rollout_nodes: &[RolloutNode<'_>]) -> bool {
     match back {
         None | Some(Back::InProgress) => false,
         Some(Back::All) => true,
-        Some(back @ Back::Named(_)) => seats.iter().any(|seat| back.selects(seat)),
+        Some(back @ Back::Named(_)) => rollout_nodes
+            .iter()
+            .any(|rollout_node| back.selects(rollout_node)),
     }
 }
 
@@ -63,19 +65,22 @@ pub(super) async fn turn_around<'node>(
     migration: &Migration,
     snapshot: &Snapshot,
     order: &'node [String],
-    seats: &mut [RolloutNode<'node>],
+    rollout_nodes: &mut [RolloutNode<'node>],
     back: Option<&Back>,
     drafts: &mut Drafts,
 ) -> Result<(Vec<&'node str>, Option<Wait>), WriteError> {
     let mut turned = turn_fallen(context, migration, snapshot, order, drafts).await?;
     let mut held = None;
     if let Some(back) = back {
-        let turn = rollout::admit_rollback(seats, back, rules(migration).max_unavailable);
+        let turn = rollout::admit_rollback(rollout_nodes, back, rules(migration).max_unavailable);
         turned.extend(turn_back(context, snapshot, &turn.now, drafts).await?);
         held = turn.held;
     }
-    for seat in seats.iter_mut().filter(|seat| turned.contains(&seat.name)) {
-        seat.standing = NodeProgress::Returning;
+    for rollout_node in rollout_nodes
+        .iter_mut()
+        .filter(|rollout_node| turned.contains(&rollout_node.name))
+    {
+        rollout_node.standing = NodeProgress::Returning;
     }
     Ok((turned, held))
 }
@@ -155,22 +160,22 @@ pub(super) fn has_fallen_back(spec: &NodeMigrationSpec, migration: &Migration) -
 /// Halts for nodes that fell back, for the user.
 pub(super) fn fallen<'node>(
     snapshot: &Snapshot,
-    seats: &[RolloutNode<'node>],
+    rollout_nodes: &[RolloutNode<'node>],
 ) -> impl Iterator<Item = (&'node str, WaitReport)> {
-    seats
+    rollout_nodes
         .iter()
-        .filter(|seat| seat.standing == NodeProgress::FellBack)
-        .filter_map(|seat| {
-            let fell = snapshot.node_migrations.get(seat.name)?.spec.flannel_to_calico.or_empty().automatic_rollback.clone()?;
+        .filter(|rollout_node| rollout_node.standing == NodeProgress::FellBack)
+        .filter_map(|rollout_node| {
+            let fell = snapshot.node_migrations.get(rollout_node.name)?.spec.flannel_to_calico.or_empty().automatic_rollback.clone()?;
             let halt = Halt {
                 reason: HaltReason::FellBack,
                 message: format!(
                     "node {}: its agent restored the old network on its own before {:.0}: {}. The node works as before. Fix \
                      the cause, then run `kubectl replumb resume`",
-                    seat.name, fell.at, fell.reason
+                    rollout_node.name, fell.at, fell.reason
                 ),
             };
-            Some((seat.name, WaitReport::halted(&halt)))
+            Some((rollout_node.name, WaitReport::halted(&halt)))
         })
 }
 
@@ -214,17 +219,20 @@ pub(super) async fn continue_rollback(
     memory: &mut Memory,
     migration: &Migration,
     settings: &Settings,
-    seats: &[RolloutNode<'_>],
+    rollout_nodes: &[RolloutNode<'_>],
     status: &mut MigrationStatus,
 ) -> Result<(), WriteError> {
     if status.phase == MigrationPhase::Rolling {
         status.phase = MigrationPhase::RollingBack;
     }
     // Nodes that are back count as done.
-    let back = seats.iter().filter(|seat| is_rolled_back(seat)).count();
+    let back = rollout_nodes
+        .iter()
+        .filter(|rollout_node| is_rolled_back(rollout_node))
+        .count();
     status.progress.done = u32::try_from(back).unwrap_or(u32::MAX);
-    status.progress.text = format!("{back}/{}", seats.len());
-    if seats.iter().all(is_rolled_back) {
+    status.progress.text = format!("{back}/{}", rollout_nodes.len());
+    if rollout_nodes.iter().all(is_rolled_back) {
         undo::undo(context, cache, memory, migration, settings, status).await?;
     }
     Ok(())

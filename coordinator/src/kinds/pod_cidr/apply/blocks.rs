@@ -55,8 +55,9 @@ impl StepExecutor<'_> {
         Ok(said)
     }
 
-    /// Releases a block as Calico does: marks the affinity as pending deletion, then deletes the empty block, then the affinity. Each write
-    /// has the version that was read: an address that is allocated meanwhile keeps the block. Returns whether the block is deleted.
+    /// Releases a block as Calico does: marks the affinity as pending deletion, then deletes the empty block, then the affinity.
+    /// Each write has the version that was read: an address that is allocated meanwhile keeps the block. Returns whether the
+    /// block is deleted.
     async fn release_one(&self, range: IpNet, claims: &[Claim]) -> Result<bool, WriteError> {
         let store = self.store;
         let block = store.block(range).await?;

@@ -96,14 +96,15 @@ impl Pass<'_> {
             let is_late = !is_held_back && is_late(entry, known);
             let left = addresses.of(goal.other());
             let left_is_given = !is_late || left.iter().all(|left| is_assignable(left, self.ranges));
-            // A Service that is rolled back has had the other address, and may get it again. No client uses an address that it never had.
+            // A Service that is rolled back has had the other address, and may get it again. No client uses an address that it
+            // never had.
             let is_known = goal == Side::New || !self.untouched.contains(key);
             let left_is_used = (left_is_used || is_held_back) && is_known;
             let mut versions = DefaultHasher::new();
             (surroundings, left_is_used, left_is_given, goal).hash(&mut versions);
             (&addresses.old, &addresses.new).hash(&mut versions);
-            // Restarting pods change endpoints all the time. Once the Service has its address, the endpoints of kube-controller-manager
-            // do not matter for the decision.
+            // Restarting pods change endpoints all the time. Once the Service has its address, the endpoints of
+            // kube-controller-manager do not matter for the decision.
             let is_there = !is_held_back && entry.is_at(addresses.of(goal));
             let depends_on_endpoints = !(is_there && entry.is_selected);
             let mut of = |entry: &Entry| {
@@ -214,8 +215,8 @@ pub(super) fn views(
         .collect()
 }
 
-/// Whether the owner of a Service has changed it so that it has nothing to exchange. `goal`: its target addresses, `leaves`: the source
-/// ranges.
+/// Whether the owner of a Service has changed it so that it has nothing to exchange. `goal`: its target addresses, `leaves`: the
+/// source ranges.
 pub(super) fn is_elsewhere(entry: &Entry, goal: &[IpAddr], leaves: &[IpNet]) -> bool {
     !entry.is_away() && !entry.is_at(goal) && !matches!(entry.class(leaves), Class::Moves(_))
 }

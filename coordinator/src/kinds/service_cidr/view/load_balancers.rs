@@ -90,8 +90,8 @@ impl Pass<'_> {
         found
     }
 
-    /// Whether a load balancer is waited for only at the end: it is late, or it is a tenant's. A tenant may create a load balancer at any
-    /// time.
+    /// Whether a load balancer is waited for only at the end: it is late, or it is a tenant's. A tenant may create a load
+    /// balancer at any time.
     pub(super) fn ends_the_soak(&self, balancer: &Entry, known: &ServiceCidrStatus) -> bool {
         let owner = Owner::of(Some(&balancer.namespace), &[&self.context.namespace]);
         is_late(balancer, known) || owner.tenant().is_some()

@@ -60,9 +60,9 @@ impl Pass<'_> {
                     "node {node}: clusterDNS of its kubelet is unknown: {what}"
                 ));
             }
-            match answer.as_ref().and_then(Answer::carriers) {
-                Some(Found::Present(carriers)) => {
-                    let told_here = carriers.pods_to_restart(self.snapshot.pods_on(node), since);
+            match answer.as_ref().and_then(Answer::with_old_addresses) {
+                Some(Found::Present(with_old_addresses)) => {
+                    let told_here = with_old_addresses.pods_to_restart(self.snapshot.pods_on(node), since);
                     told.extend(told_here);
                 }
                 Some(Found::Absent) => {}
@@ -92,7 +92,7 @@ impl Pass<'_> {
     }
 
     /// Pods that were given a source address, and the next step for them.
-    pub(super) async fn carriers(
+    pub(super) async fn with_old_addresses(
         &self,
         memory: &mut Memory,
         answers: &Answers<'_>,

@@ -25,7 +25,7 @@ use crate::write::WriteError;
 #[derive(Default)]
 pub(super) struct SourceUses {
     pub(super) follow_up: Option<Wait>,
-    pub(super) carriers: Option<Missing>,
+    pub(super) with_old_addresses: Option<Missing>,
     pub(super) soak: Option<Wait>,
     /// Changes that tenants have to make: the namespace, and the text.
     pub(super) of_tenants: Vec<(String, String)>,
@@ -78,8 +78,10 @@ impl Pass<'_> {
         } else {
             None
         };
-        let carriers = self.carriers(memory, answers, known, status, &mut said).await?;
-        let may_be_in_use = match &carriers {
+        let with_old_addresses = self
+            .with_old_addresses(memory, answers, known, status, &mut said)
+            .await?;
+        let may_be_in_use = match &with_old_addresses {
             // A silent agent reports no use: earlier reports hold, and nothing ends before its report.
             Some(Missing::Answer(wait)) => wait.reason != WaitReason::AgentSilent,
             Some(Missing::Evict(_)) => true,
@@ -88,7 +90,7 @@ impl Pass<'_> {
         known.soak_started_at = if is_closed && follow_up.is_none() {
             known
                 .soak_started_at
-                .or_else(|| carriers.is_none().then_some(self.now))
+                .or_else(|| with_old_addresses.is_none().then_some(self.now))
         } else {
             None
         };
@@ -106,7 +108,7 @@ impl Pass<'_> {
         let of_tenants = awaited.iter().map(LoadBalancer::line).chain(release);
         Ok(SourceUses {
             follow_up,
-            carriers,
+            with_old_addresses,
             soak: soak.or_else(|| follow_ups(of_tenants)),
             of_tenants: said.warnings,
         })
@@ -134,8 +136,8 @@ impl Pass<'_> {
                         joined(target)
                     )
                 })),
-                // A node without a report is waited for once the pods of the other nodes have restarted. Its former report holds for that
-                // time.
+                // A node without a report is waited for once the pods of the other nodes have restarted. Its former report holds
+                // for that time.
                 Some(Found::Absent | Found::Malformed(_)) | None => {}
             }
         }

@@ -18,9 +18,9 @@ pub(super) fn working(work: &Work, stage: Stage, wanted: StoreWork) -> Next {
         Work::Failed {
             work,
             message,
-            needs_user: needs_a_person,
+            needs_user,
         } if is_wanted(*work) => {
-            if *needs_a_person {
+            if *needs_user {
                 halt(Some(stage), HaltReason::DatastoreRefused, message.clone())
             } else {
                 wait(stage, WaitReason::Datastore, message.clone())

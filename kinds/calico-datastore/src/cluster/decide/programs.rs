@@ -10,7 +10,7 @@ use crate::cluster::view::{ControllersView, Next, Policy, View};
 
 pub(super) fn missing_object(object: &str) -> String {
     format!(
-        "{object} is missing: its object was deleted. Apply it again, of v2 or v3; status.before has the former content"
+        "{object} is missing: its object was deleted. Apply it again, of v2 or v3; status.savedState has the former content"
     )
 }
 
