@@ -42,6 +42,8 @@ pub struct CheckPolicy {
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckName {
+    /// Addresses of the old range that are in use by other holders than running pods.
+    AddressesStillAllocated,
     /// The admission policies that restrict coordinator and agents are installed and bound.
     AdmissionPolicies,
     /// An agent reports from every node.
@@ -60,8 +62,8 @@ pub enum CheckName {
     DisruptionBudgets,
     /// No pod that has to move has data in an emptyDir.
     EmptyDir,
-    /// Addresses of the old range that are in use by other holders than running pods.
-    AddressesStillAllocated,
+    /// The new pool has enough addresses.
+    InsufficientAddresses,
     /// Calico's IPAM assigns addresses on every node.
     Ipam,
     /// Every object can be parsed.
@@ -82,8 +84,6 @@ pub enum CheckName {
     PoolOwner,
     /// The new range is not in use.
     Ranges,
-    /// The new pool has enough addresses.
-    InsufficientAddresses,
     /// At least one node accepts replacement pods.
     SchedulableNodes,
     /// No static pod has an address of the old range.
@@ -99,6 +99,7 @@ pub enum CheckName {
 impl CheckName {
     /// Every name.
     pub const ALL: [Self; 26] = [
+        Self::AddressesStillAllocated,
         Self::AdmissionPolicies,
         Self::AgentMissing,
         Self::BarePods,
@@ -108,7 +109,7 @@ impl CheckName {
         Self::DatastoreAccess,
         Self::DisruptionBudgets,
         Self::EmptyDir,
-        Self::AddressesStillAllocated,
+        Self::InsufficientAddresses,
         Self::Ipam,
         Self::MalformedObjects,
         Self::Mode,
@@ -119,7 +120,6 @@ impl CheckName {
         Self::Pins,
         Self::PoolOwner,
         Self::Ranges,
-        Self::InsufficientAddresses,
         Self::SchedulableNodes,
         Self::StaticPods,
         Self::TrafficGate,
@@ -130,6 +130,7 @@ impl CheckName {
     /// The name as written in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::AddressesStillAllocated => "AddressesStillAllocated",
             Self::AdmissionPolicies => "AdmissionPolicies",
             Self::AgentMissing => "AgentMissing",
             Self::BarePods => "BarePods",
@@ -139,7 +140,7 @@ impl CheckName {
             Self::DatastoreAccess => "DatastoreAccess",
             Self::DisruptionBudgets => "DisruptionBudgets",
             Self::EmptyDir => "EmptyDir",
-            Self::AddressesStillAllocated => "AddressesStillAllocated",
+            Self::InsufficientAddresses => "InsufficientAddresses",
             Self::Ipam => "Ipam",
             Self::MalformedObjects => "MalformedObjects",
             Self::Mode => "Mode",
@@ -150,7 +151,6 @@ impl CheckName {
             Self::Pins => "Pins",
             Self::PoolOwner => "PoolOwner",
             Self::Ranges => "Ranges",
-            Self::InsufficientAddresses => "InsufficientAddresses",
             Self::SchedulableNodes => "SchedulableNodes",
             Self::StaticPods => "StaticPods",
             Self::TrafficGate => "TrafficGate",

@@ -51,14 +51,16 @@ pub enum CheckName {
     DisruptionBudgets,
     /// No pod that has to restart has data in an emptyDir.
     EmptyDir,
+    /// Configuration that contains addresses of Services.
+    HardcodedAddresses,
+    /// The new ranges have enough addresses.
+    InsufficientAddresses,
     /// kube-proxy runs in a supported mode on every node.
     KubeProxy,
     /// Load balancers keep their addresses.
     LoadBalancers,
     /// Every object can be parsed.
     MalformedObjects,
-    /// Configuration that contains addresses of Services.
-    HardcodedAddresses,
     /// The Corefile of the name servers is suitable.
     NameServers,
     /// Coordinator and agents reach the API server at an address that does not change.
@@ -71,8 +73,6 @@ pub enum CheckName {
     Quotas,
     /// The new ranges are not in use.
     Ranges,
-    /// The new ranges have enough addresses.
-    InsufficientAddresses,
     /// Every Service can change its address.
     Services,
     /// Static pods, which cannot be evicted.
@@ -91,17 +91,17 @@ impl CheckName {
         Self::BarePods,
         Self::DisruptionBudgets,
         Self::EmptyDir,
+        Self::HardcodedAddresses,
+        Self::InsufficientAddresses,
         Self::KubeProxy,
         Self::LoadBalancers,
         Self::MalformedObjects,
-        Self::HardcodedAddresses,
         Self::NameServers,
         Self::OwnPath,
         Self::Permissions,
         Self::PodsTold,
         Self::Quotas,
         Self::Ranges,
-        Self::InsufficientAddresses,
         Self::Services,
         Self::StaticPods,
         Self::TrafficGate,
@@ -117,17 +117,17 @@ impl CheckName {
             Self::BarePods => "BarePods",
             Self::DisruptionBudgets => "DisruptionBudgets",
             Self::EmptyDir => "EmptyDir",
+            Self::HardcodedAddresses => "HardcodedAddresses",
+            Self::InsufficientAddresses => "InsufficientAddresses",
             Self::KubeProxy => "KubeProxy",
             Self::LoadBalancers => "LoadBalancers",
             Self::MalformedObjects => "MalformedObjects",
-            Self::HardcodedAddresses => "HardcodedAddresses",
             Self::NameServers => "NameServers",
             Self::OwnPath => "OwnPath",
             Self::Permissions => "Permissions",
             Self::PodsTold => "PodsTold",
             Self::Quotas => "Quotas",
             Self::Ranges => "Ranges",
-            Self::InsufficientAddresses => "InsufficientAddresses",
             Self::Services => "Services",
             Self::StaticPods => "StaticPods",
             Self::TrafficGate => "TrafficGate",
