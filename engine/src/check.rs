@@ -145,3 +145,20 @@ fn small(text: impl Into<String>, bytes: usize) -> String {
         Cow::Owned(cut) => cut,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_texts_of_a_check_are_cut_to_their_limits() {
+        let long = || "x".repeat(100_000);
+        let check = Check::not_pass("Name", Verdict::Fail, long(), long(), long(), long());
+        assert_eq!(check.object.len(), 4_096);
+        for text in [&check.found, &check.needed, &check.fix] {
+            assert_eq!(text.len(), 2_048);
+        }
+        let passed = Check::pass("Name", long(), long());
+        assert_eq!((passed.object.len(), passed.found.len()), (4_096, 2_048));
+    }
+}
