@@ -77,14 +77,14 @@ pub async fn roll(
     let lossy = traffic::stop(context, migration, &watched, status, now).await;
     let policy = policy(migration, kind.strategy, &memory.clock, now);
     let order = node_order(&snapshot, &context.node_name);
-    let mut rollout_nodes = states(context, &snapshot, migration, back.as_ref(), &order, now);
+    let mut nodes = states(context, &snapshot, migration, back.as_ref(), &order, now);
     // First, so that a node that changes direction takes no further step forward.
     let (turned, held_back) = turn::turn_around(
         context,
         migration,
         &snapshot,
         &order,
-        &mut rollout_nodes,
+        &mut nodes,
         back.as_ref(),
         &mut drafts,
     )
@@ -103,16 +103,14 @@ pub async fn roll(
         .work(memory, &mut drafts, order.iter().filter(is_active))
         .await?;
     unprepared.extend(blocked);
-    waits.extend(turn::fallen(&snapshot, &rollout_nodes).map(|(node, held)| (node.to_owned(), held)));
+    waits.extend(turn::fallen(&snapshot, &nodes).map(|(node, held)| (node.to_owned(), held)));
     let stop = stop::stop(crate::drift::stop(migration, status), status, lossy);
-    let rules = stop::held(rules(migration), status, &rollout_nodes, &watched, stop.as_ref());
-    let admission = rollout::admit(&rollout_nodes, &rules, now);
+    let rules = stop::held(rules(migration), status, &nodes, &watched, stop.as_ref());
+    let admission = rollout::admit(&nodes, &rules, now);
     // Nodes that lost their record halfway are in progress already: no rule delays them.
-    let without_record = rollout_nodes
-        .iter()
-        .filter(|rollout_node| has_lost_record(rollout_node, &snapshot));
+    let without_record = nodes.iter().filter(|node| has_lost_record(node, &snapshot));
     let start: Vec<&str> = without_record
-        .map(|rollout_node| rollout_node.name)
+        .map(|node| node.name)
         .chain(admission.start.iter().copied())
         .collect();
     start_nodes(context, &snapshot, &start, &drafts, now).await?;
@@ -121,26 +119,17 @@ pub async fn roll(
         Some(Back::All) => held_back,
         Some(Back::InProgress | Back::Named(_)) | None => held_back.or(admission.held),
     };
-    summarize(status, &rollout_nodes, &waits, held.as_ref(), &unprepared);
+    summarize(status, &nodes, &waits, held.as_ref(), &unprepared);
     if let Some(stop) = &stop
         && status.phase != MigrationPhase::Halted
     {
         stop::halt(status, stop);
     }
     if back == Some(Back::All) {
-        turn::continue_rollback(
-            context,
-            cache,
-            memory,
-            migration,
-            settings,
-            &rollout_nodes,
-            status,
-        )
-        .await?;
+        turn::continue_rollback(context, cache, memory, migration, settings, &nodes, status).await?;
     }
     count_nodes(context, &snapshot);
-    if stop.is_none() && turn::all_are_there(back.as_ref(), &rollout_nodes) {
+    if stop.is_none() && turn::all_are_there(back.as_ref(), &nodes) {
         let is_prepared = unprepared.is_empty();
         end_rollout(&round, memory, kind, &order, is_prepared, watched.wait, status).await?;
     }
