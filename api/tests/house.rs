@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates of the product.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 15] = [
     "engine",
     "calico",
     "kinds/flannel-to-calico",
@@ -22,6 +22,7 @@ const CRATES: [&str; 14] = [
     "datastore",
     "runtime",
     "listening",
+    "crash-point",
 ];
 
 /// Most lines of a file, without the tests at its end.

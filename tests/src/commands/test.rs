@@ -191,10 +191,7 @@ async fn perform(part: Part, arguments: &Arguments, run: &Run, progress: &Progre
             Ok(whole("the programs of a lab are built", built.map(drop)))
         }
         Part::Unit => cargo_tests(&["--workspace"], &[]).await,
-        Part::Clippy => {
-            let lint = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-            Ok(whole("cargo clippy -D warnings", cargo(&lint).await))
-        }
+        Part::Clippy => clippy().await,
         Part::Deny => deny_checks(progress).await,
         Part::Go => go_tests().await,
         Part::Kernel => {
@@ -271,6 +268,30 @@ async fn perform(part: Part, arguments: &Arguments, run: &Run, progress: &Progre
         Part::Strangers => in_cluster(arguments, run, SMALL, end_to_end::strangers).await,
         Part::StrangerServices => in_cluster(arguments, run, SMALL, end_to_end::stranger_services).await,
     }
+}
+
+/// clippy with warnings as errors, and once more for the code of the example kind, which is compiled with its feature only.
+async fn clippy() -> Result<Tally> {
+    let features = "coordinator/example-kind,agent/example-kind,cli/example-kind";
+    let example = [
+        "-p",
+        "coordinator",
+        "-p",
+        "agent",
+        "-p",
+        "cli",
+        "--features",
+        features,
+    ];
+    let mut tally = Tally::default();
+    for (name, packages) in [
+        ("cargo clippy -D warnings", &["--workspace", "--all-targets"][..]),
+        ("cargo clippy -D warnings, with the example kind", &example),
+    ] {
+        let arguments = [&["clippy"], packages, &["--", "-D", "warnings"]].concat();
+        tally.count(name, cargo(&arguments).await);
+    }
+    Ok(tally)
 }
 
 async fn deny_checks(progress: &Progress) -> Result<Tally> {
