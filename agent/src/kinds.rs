@@ -299,9 +299,9 @@ macro_rules! kinds {
         }
 
         /// The checks that the kinds have made on the host.
-        pub fn checks(status: &NodeMigrationStatus) -> Vec<Check> {
+        pub fn checks(status: &NodeMigrationStatus) -> Vec<&Check> {
             let mut checks = Vec::new();
-            $($(#[cfg($($cfg)*)])? { checks.extend_from_slice(status.$field.as_ref().map_or(&[], HostReport::checks)); })+
+            $($(#[cfg($($cfg)*)])? { checks.extend(status.$field.as_ref().map_or(&[][..], HostReport::checks)); })+
             checks
         }
     };

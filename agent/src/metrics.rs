@@ -143,7 +143,7 @@ impl Metrics {
     }
 
     /// Sets the verdicts of the checks. A check that does not apply at the moment has no verdict.
-    pub fn set_checks(&self, checks: &[Check]) {
+    pub fn set_checks(&self, checks: &[&Check]) {
         for each in HostCheck::ALL {
             let found = checks.iter().find(|check| check.name == each.as_str());
             for (verdict, name) in VERDICTS {
@@ -190,7 +190,7 @@ mod tests {
     fn one_phase_and_one_verdict_are_set() {
         let metrics = Metrics::new().unwrap();
         metrics.set_phase(Some(Phase::Held));
-        metrics.set_checks(&[Check::pass("Leftovers", "Node a", "nothing")]);
+        metrics.set_checks(&[&Check::pass("Leftovers", "Node a", "nothing")]);
         let text = metrics.text().unwrap();
         assert!(text.contains("replumb_build_info{component=\"agent\""));
         assert!(text.contains("replumb_agent_phase{phase=\"Held\"} 1"));

@@ -57,7 +57,8 @@ pub(crate) trait Kind {
     fn document(&self, settings: &Self::Settings, facts: &Self::Facts, coordinator_node: &str) -> Document;
 
     /// Writes into the spec what an agent needs to judge its host.
-    fn write_orders(&self, settings: &Self::Settings, spec: &mut NodeMigrationSpec);
+    /// Nothing, if the `NodeMigration`s carry it since they were created.
+    fn write_orders(&self, _settings: &Self::Settings, _spec: &mut NodeMigrationSpec) {}
 
     /// Saves the settings.
     fn save(&self, settings: Self::Settings, status: &mut MigrationStatus);

@@ -15,6 +15,19 @@ use crate::context::Context;
 use crate::write::{self, WriteError, describe};
 use crate::{facts, own_pods};
 
+/// One object for each Node: deletes the objects of Nodes that are gone, then as [`sync`].
+pub async fn adopt(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    ask: impl Fn(&mut NodeMigrationSpec),
+) -> Result<(), WriteError> {
+    for object in without_node(cache, migration) {
+        delete(context, &object).await?;
+    }
+    sync(context, cache, migration, ask).await
+}
+
 /// Creates missing objects, and deletes those whose Migration is over or gone. `ask` writes into a new object what its agent
 /// needs from the start.
 pub async fn sync(

@@ -183,9 +183,33 @@ pub(crate) async fn complete(
         .await;
 }
 
+/// Keeps the traffic pods of a kind in which pods have one network and stay on it, and reads what agents report about them. Once only
+/// the clean-up remains (`is_over`), the kind needs none.
+pub(crate) async fn watch_one_network(
+    context: &Context,
+    memory: &mut Memory,
+    migration: &Migration,
+    snapshot: &Snapshot,
+    is_over: bool,
+    status: &mut MigrationStatus,
+) -> Result<TrafficResult, WriteError> {
+    let (watched, asks) = traffic::watch(
+        context,
+        &mut memory.traffic,
+        migration,
+        &one_network(),
+        fates_of_one_network(snapshot, is_over),
+        snapshot,
+        status,
+    )
+    .await?;
+    asks.write(context).await?;
+    Ok(watched)
+}
+
 /// The traffic pods of a kind in which pods have one network and stay on it: one for each node that can run one. None once only
 /// the clean-up remains.
-pub(crate) fn fates_of_one_network(snapshot: &Snapshot, is_over: bool) -> Fates<'_> {
+fn fates_of_one_network(snapshot: &Snapshot, is_over: bool) -> Fates<'_> {
     let mut fates = BTreeMap::new();
     if is_over {
         return fates;
@@ -206,7 +230,7 @@ pub(crate) fn fates_of_one_network(snapshot: &Snapshot, is_over: bool) -> Fates<
 }
 
 /// The network of such a kind.
-pub(crate) fn one_network() -> Networks {
+fn one_network() -> Networks {
     Networks {
         old: Network {
             name: "pods",

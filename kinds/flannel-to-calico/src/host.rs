@@ -12,7 +12,6 @@ mod subnets;
 pub use dead_mans_switch::{Orders, PodNetworkService, remaining_time, service};
 pub use detach::leftovers;
 pub use device::calico_device_problem;
-pub use engine::time_limit::TimeLimit;
 pub use in_place::links_without_known_pod;
 pub use phase::phase;
 pub use rollback::changes;

@@ -7,7 +7,7 @@ use engine::decision::{Wait, WaitReason};
 use super::pass::Pass;
 use crate::memory::Memory;
 use crate::staged::{self, Gate};
-use crate::traffic::{self, TrafficResult};
+use crate::traffic::TrafficResult;
 use crate::write::WriteError;
 
 impl Pass<'_> {
@@ -20,7 +20,17 @@ impl Pass<'_> {
         status: &mut MigrationStatus,
     ) -> Gate {
         let watched = match adopted {
-            Ok(()) => self.watch(memory, status).await,
+            Ok(()) => {
+                staged::watch_one_network(
+                    self.context,
+                    memory,
+                    self.migration,
+                    self.snapshot,
+                    self.is_over,
+                    status,
+                )
+                .await
+            }
             Err(error) => Err(error),
         };
         // The traffic is unobserved then, which must not keep Calico paused.
@@ -44,24 +54,5 @@ impl Pass<'_> {
             |_| watched.hold(self.migration).filter(|_| is_before),
         )
         .await
-    }
-
-    async fn watch(
-        &self,
-        memory: &mut Memory,
-        status: &mut MigrationStatus,
-    ) -> Result<TrafficResult, WriteError> {
-        let (watched, asks) = traffic::watch(
-            self.context,
-            &mut memory.traffic,
-            self.migration,
-            &staged::one_network(),
-            staged::fates_of_one_network(self.snapshot, self.is_over),
-            self.snapshot,
-            status,
-        )
-        .await?;
-        asks.write(self.context).await?;
-        Ok(watched)
     }
 }

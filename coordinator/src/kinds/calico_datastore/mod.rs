@@ -144,9 +144,6 @@ impl Kind for CalicoDatastore {
         document(settings, facts, &order)
     }
 
-    /// The `NodeMigration`s have carried the request to the agents since they were created.
-    fn write_orders(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
-
     fn save(&self, settings: Settings, status: &mut MigrationStatus) {
         status.calico_datastore = Some(Box::new(CalicoDatastoreStatus::of(settings)));
     }
@@ -216,10 +213,7 @@ impl Kind for CalicoDatastore {
 
 /// Creates, updates and deletes `NodeMigration`s so that each Node has one.
 async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
-    for object in node_migrations::without_node(cache, migration) {
-        node_migrations::delete(context, &object).await?;
-    }
     // From the start: without this field, the agent observes the remains of flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.calico_datastore = Some(CalicoDatastoreHost {});
-    node_migrations::sync(context, cache, migration, ask).await
+    node_migrations::adopt(context, cache, migration, ask).await
 }

@@ -11,17 +11,15 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use super::{adopt, described, kernels, read};
+use super::{adopt, kernels, read};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;
 use crate::staged::{self, Gate};
-use crate::traffic;
 use crate::waits::wait;
-use crate::write::{self, WriteError};
+use crate::write::{self, WriteError, describe};
 
-#[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
 /// One pass of a started migration.
 pub(super) async fn advance(
     context: &Context,
@@ -42,17 +40,7 @@ pub(super) async fn advance(
     };
     adopt(context, cache, migration).await?;
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
-    let (watched, asks) = traffic::watch(
-        context,
-        &mut memory.traffic,
-        migration,
-        &staged::one_network(),
-        staged::fates_of_one_network(&snapshot, false),
-        &snapshot,
-        status,
-    )
-    .await?;
-    asks.write(context).await?;
+    let watched = staged::watch_one_network(context, memory, migration, &snapshot, false, status).await?;
     let gate = Gate::of(
         context,
         migration,
@@ -91,15 +79,13 @@ pub(super) async fn advance(
     match staged::report(decide(&view), status) {
         Some(Step::SetLabel) => label(context, &object, json!("true"), status).await?,
         Some(Step::RemoveLabel) => label(context, &object, json!(null), status).await?,
-        Some(Step::Complete) => {
-            if staged::end_traffic(context, memory, &snapshot, status).await? {
-                staged::leave(&mut known.stage, &mut known.history, now);
-                let state = if view.is_labelled { "has" } else { "does not have" };
-                let message = format!("{} {state} the label {LABEL}", described(&object));
-                staged::complete(context, migration, direction, now, message, status).await;
-            }
+        Some(Step::Complete) if staged::end_traffic(context, memory, &snapshot, status).await? => {
+            staged::leave(&mut known.stage, &mut known.history, now);
+            let state = if view.is_labelled { "has" } else { "does not have" };
+            let message = format!("{} {state} the label {LABEL}", describe(&object));
+            staged::complete(context, migration, direction, now, message, status).await;
         }
-        None => {}
+        Some(Step::Complete) | None => {}
     }
     gate.halt(status);
     status.example = Some(known);
@@ -124,7 +110,7 @@ async fn label(
     let change = json!({ "metadata": { "labels": { LABEL: value } } });
     write::patch_as_read(&objects, object, "labelling", change).await?;
     staged::done(
-        format!("label {LABEL} of {} is written", described(object)),
+        format!("label {LABEL} of {} is written", describe(object)),
         status,
     );
     Ok(())

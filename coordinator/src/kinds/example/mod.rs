@@ -22,7 +22,7 @@ use crate::memory::Memory;
 use crate::node_migrations;
 use crate::staged::settings_gone;
 use crate::unused_fields::SpecField;
-use crate::write::{WriteError, describe};
+use crate::write::WriteError;
 
 impl Kind for Spec {
     type Facts = ClusterFacts;
@@ -64,8 +64,6 @@ impl Kind for Spec {
         document(settings)
     }
 
-    fn write_orders(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
-
     fn save(&self, settings: Settings, status: &mut MigrationStatus) {
         status.example = Some(Status {
             settings,
@@ -102,11 +100,8 @@ impl Kind for Spec {
 
 /// Creates and deletes `NodeMigration`s so that each Node has one.
 async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
-    for object in node_migrations::without_node(cache, migration) {
-        node_migrations::delete(context, &object).await?;
-    }
     let ask = |spec: &mut NodeMigrationSpec| spec.example = Some(NodeSpec {});
-    node_migrations::sync(context, cache, migration, ask).await
+    node_migrations::adopt(context, cache, migration, ask).await
 }
 
 /// The ConfigMap, if it exists.
@@ -135,9 +130,4 @@ fn kernels<'object>(
             )
         })
         .collect()
-}
-
-/// The ConfigMap in messages.
-fn described(object: &ConfigMap) -> String {
-    describe(object)
 }

@@ -91,12 +91,9 @@ pub async fn adopt(
     look: &HostSettings,
     tunnels: Option<Tunnels<'_>>,
 ) -> Result<(), WriteError> {
-    for object in node_migrations::without_node(cache, migration) {
-        node_migrations::delete(context, &object).await?;
-    }
     // From the start: without this field, the agent observes the remains of flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.pod_cidr = Some(look.clone());
-    node_migrations::sync(context, cache, migration, ask).await?;
+    node_migrations::adopt(context, cache, migration, ask).await?;
     let nodes = node_migrations::linux_nodes(cache);
     let none = TunnelAddresses::new();
     for object in cache.node_migrations.state() {

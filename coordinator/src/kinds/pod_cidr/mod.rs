@@ -42,7 +42,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::migration::{PodCidr, PodCidrStatus};
-use api::node_migration::NodeMigrationSpec;
 use api::traffic::TrafficGate;
 use api::{Migration, MigrationStatus, NodeMigration};
 use calico::etcd_access::StoreProblem;
@@ -164,9 +163,6 @@ impl Kind for PodCidr {
         };
         document(settings, facts, &document_options)
     }
-
-    /// The `NodeMigration`s have carried the request to the agents since they were created: the checks need the answer.
-    fn write_orders(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
 
     fn save(&self, settings: Settings, status: &mut MigrationStatus) {
         status.pod_cidr = Some(PodCidrStatus::of(settings));

@@ -55,12 +55,9 @@ pub async fn adopt(
     migration: &Migration,
     look: &HostSettings,
 ) -> Result<(), WriteError> {
-    for object in node_migrations::without_node(cache, migration) {
-        node_migrations::delete(context, &object).await?;
-    }
     // From the start: without this field, the agent observes the remains of flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.service_cidr = Some(look.clone());
-    node_migrations::sync(context, cache, migration, ask).await?;
+    node_migrations::adopt(context, cache, migration, ask).await?;
     let is_same =
         |asked: &HostSettings| asked.source.ranges == look.source.ranges && asked.target == look.target;
     for object in cache.node_migrations.state() {

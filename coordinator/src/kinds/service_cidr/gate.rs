@@ -5,7 +5,6 @@ use api::MigrationStatus;
 use super::pass::Pass;
 use crate::memory::Memory;
 use crate::staged::{self, Gate};
-use crate::traffic;
 use crate::write::WriteError;
 
 impl Pass<'_> {
@@ -15,17 +14,15 @@ impl Pass<'_> {
         memory: &mut Memory,
         status: &mut MigrationStatus,
     ) -> Result<Gate, WriteError> {
-        let (watched, asks) = traffic::watch(
+        let watched = staged::watch_one_network(
             self.context,
-            &mut memory.traffic,
+            memory,
             self.migration,
-            &staged::one_network(),
-            staged::fates_of_one_network(self.snapshot, self.is_over),
             self.snapshot,
+            self.is_over,
             status,
         )
         .await?;
-        asks.write(self.context).await?;
         Ok(Gate::of(
             self.context,
             self.migration,

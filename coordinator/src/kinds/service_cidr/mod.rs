@@ -45,7 +45,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::migration::{ServiceCidr, ServiceCidrStatus};
-use api::node_migration::NodeMigrationSpec;
 use api::traffic::TrafficGate;
 use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::Check;
@@ -201,9 +200,6 @@ impl Kind for ServiceCidr {
         };
         document(settings, facts, &options)
     }
-
-    /// The `NodeMigration`s have carried the request to the agents since they were created: the checks need the answer.
-    fn write_orders(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
 
     fn save(&self, settings: Settings, status: &mut MigrationStatus) {
         status.service_cidr = Some(ServiceCidrStatus::of(settings));
