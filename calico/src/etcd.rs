@@ -3,12 +3,13 @@
 //! Resources have the same form in both. Objects of the IPAM have keys of their own and no metadata, and the value does not
 //! repeat the parts of the key. Unknown fields of a value are kept.
 
+use data_encoding::HEXLOWER;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::API_VERSION;
-use super::names::{affinity_name, block_name, handle_name, hexadecimal};
+use super::names::{affinity_name, block_name, handle_name};
 
 /// Parent key of all resources; the next part is the plural name.
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org";
@@ -207,7 +208,7 @@ pub fn uid(run: &str, key: &str) -> String {
     digits.copy_from_slice(&hash.finalize()[..16]);
     digits[6] = (digits[6] & 0x0f) | 0x40;
     digits[8] = (digits[8] & 0x3f) | 0x80;
-    let text = hexadecimal(&digits);
+    let text = HEXLOWER.encode(&digits);
     format!(
         "{}-{}-{}-{}-{}",
         &text[..8],

@@ -1,8 +1,7 @@
 //! Names that Calico derives for its stored objects.
 
-use std::fmt::Write as _;
-
 use super::family::{self, Family};
+use data_encoding::{BASE32_NOPAD, HEXLOWER};
 use ipnet::IpNet;
 use sha2::{Digest as _, Sha256};
 use sha3::Sha3_256;
@@ -28,7 +27,7 @@ pub fn affinity_name(node: &str, block: IpNet) -> String {
     // Two dashes and the hash have to fit as well.
     let kept = LONGEST_NAME - block.len() - HASH_LENGTH - 2;
     let start: String = node.chars().take(kept).collect();
-    let mut hash = hexadecimal(&Sha256::digest(format!("{node}+{block}")));
+    let mut hash = HEXLOWER.encode(&Sha256::digest(format!("{node}+{block}")));
     hash.truncate(HASH_LENGTH);
     format!("{start}-{block}-{hash}")
 }
@@ -53,32 +52,7 @@ pub fn handle_name(handle: &str) -> String {
 
 /// Value of the label `hostname-hash` on a block affinity: the name of a node can be longer than the value of a label.
 pub fn hostname_hash(node: &str) -> String {
-    base32(&Sha3_256::digest(node))
-}
-
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-/// RFC 4648's base 32, without padding.
-fn base32(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
-    bytes
-        .chunks(5)
-        .flat_map(|chunk| {
-            let group = chunk
-                .iter()
-                .chain(std::iter::repeat(&0))
-                .take(5)
-                .fold(0_u64, |group, byte| (group << 8) | u64::from(*byte));
-            let digits = (chunk.len() * 8).div_ceil(5);
-            (0..digits).map(move |digit| char::from(ALPHABET[(group >> (35 - 5 * digit) & 31) as usize]))
-        })
-        .collect()
+    BASE32_NOPAD.encode(&Sha3_256::digest(node))
 }
 
 #[cfg(test)]
@@ -126,7 +100,7 @@ mod tests {
             ("fooba", "MZXW6YTB"),
             ("foobar", "MZXW6YTBOI"),
         ] {
-            assert_eq!(base32(text.as_bytes()), expected);
+            assert_eq!(BASE32_NOPAD.encode(text.as_bytes()), expected);
         }
     }
 

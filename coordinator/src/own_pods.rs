@@ -1,6 +1,7 @@
 //! Pods of the coordinator, for probes and traffic: names, manifests, owners and deletion.
 
 use api::{Migration, names};
+use data_encoding::HEXLOWER;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -11,11 +12,7 @@ use crate::write::{self, WriteError};
 
 /// The node in the name of such a pod: a hash, since a node's name may be longer than a label or a pod's name.
 pub fn short(node: &str) -> String {
-    let hash = Sha256::digest(node.as_bytes());
-    format!(
-        "{:02x}{:02x}{:02x}{:02x}{:02x}",
-        hash[0], hash[1], hash[2], hash[3], hash[4]
-    )
+    HEXLOWER.encode(&Sha256::digest(node.as_bytes())[..5])
 }
 
 /// Whether this pod is a probe pod or a traffic pod of the coordinator.

@@ -3,10 +3,10 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use backon::ExponentialBuilder;
 use futures::StreamExt;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, Config, Event, InitialListStrategy, watcher};
+use kube::runtime::watcher::{self, Config, Event, ExponentialBackoff, InitialListStrategy, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tracing::{info, warn};
@@ -21,32 +21,13 @@ const SLOWEST: Duration = Duration::from_secs(2);
 /// Objects of a list in memory at once, without streaming: each may have 1.5 MiB in etcd, and more as text.
 const PAGE: u32 = 50;
 
-/// Delays between restarts of a watch.
-#[derive(Clone, Debug)]
-struct Soon {
-    next: Duration,
-}
-
-impl Default for Soon {
-    fn default() -> Self {
-        Self { next: SOONEST }
-    }
-}
-
-impl Iterator for Soon {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let now = self.next;
-        self.next = (now * 2).min(SLOWEST);
-        Some(now)
-    }
-}
-
-impl Backoff for Soon {
-    fn reset(&mut self) {
-        *self = Self::default();
-    }
+/// Delays between restarts of a watch, without end: the builder's default is three, after which the watch would be closed.
+fn delays() -> ExponentialBackoff {
+    ExponentialBuilder::new()
+        .with_min_delay(SOONEST)
+        .with_max_delay(SLOWEST)
+        .without_max_times()
+        .into()
 }
 
 /// Watches every object of a kind, and passes each event on. An object that is not fully readable is passed on as far as it is.
@@ -59,7 +40,7 @@ where
     let api = Api::<Lenient<K>>::all(client);
     let mut config = Config::default().page_size(PAGE).streaming_lists();
     loop {
-        let events = watcher(api.clone(), config.clone()).backoff(Soon::default());
+        let events = watcher(api.clone(), config.clone()).backoff(delays());
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
             match event {
@@ -101,4 +82,26 @@ fn streams(config: &Config) -> bool {
 /// Whether the server has no streaming lists: it answers that the parameter is invalid, or, in some versions, a bad request.
 fn is_without_streams(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if [400, 422].contains(&status.code))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::utils::Backoff as _;
+
+    use super::*;
+
+    #[test]
+    fn a_watch_is_restarted_without_end_and_soon_after_a_success() {
+        let mut delays = delays();
+        let mut next = || delays.next().map(|delay| delay.as_millis());
+        assert_eq!(
+            [next(), next(), next(), next()],
+            [Some(250), Some(500), Some(1000), Some(2000)]
+        );
+        for _ in 0..10_000 {
+            assert_eq!(next(), Some(2000));
+        }
+        delays.reset();
+        assert_eq!(delays.next(), Some(SOONEST));
+    }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use calico_datastore::v2::Tree;
+use data_encoding::HEXLOWER;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
@@ -125,15 +126,8 @@ pub fn content(tree: &Tree, entries: &[Entry], now: Timestamp) -> Content {
         "takenAt": now, "v2": tree.values, "v2Directories": tree.directories, "v3": texts, "v3Base64": bytes,
     })
     .to_string();
-    let sha256 = hexadecimal(&Sha256::digest(text.as_bytes()));
+    let sha256 = HEXLOWER.encode(&Sha256::digest(text.as_bytes()));
     Content { text, sha256 }
-}
-
-/// Bytes as hexadecimal digits.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 #[cfg(test)]
@@ -159,7 +153,7 @@ mod tests {
         let (one, other) = (write(), write());
         assert_ne!(one.path, other.path);
         let text = std::fs::read_to_string(&one.path).unwrap();
-        assert_eq!(hexadecimal(&Sha256::digest(text.as_bytes())), one.sha256);
+        assert_eq!(HEXLOWER.encode(&Sha256::digest(text.as_bytes())), one.sha256);
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["v2"]["/calico/v1/Ready"], "true");
         assert_eq!(value["v3Base64"]["/calico/x"], "/w==");

@@ -1,13 +1,13 @@
 //! Client of etcd's v2 API: `/v2/keys`, plain HTTP. Every read is a quorum read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use calico_datastore::v2::Tree;
 use http::header::HeaderValue;
 use http::{Method, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use crate::access::Access;
@@ -249,18 +249,16 @@ pub fn url(key: &str) -> String {
     format!("/v2/keys{}", segments.collect::<Vec<_>>().join("/"))
 }
 
+/// The characters without a meaning in a URL or a form: the unreserved ones of RFC 3986. All others are encoded.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~');
+
 /// Percent-encodes every character with a meaning in a URL or a form.
 pub fn encode(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
+    utf8_percent_encode(text, ENCODED).to_string()
 }
 
 #[cfg(test)]
@@ -276,5 +274,14 @@ mod tests {
         );
         assert_eq!(encode("tcp:22, a=b&c"), "tcp%3A22%2C%20a%3Db%26c");
         assert_eq!(encode("é"), "%C3%A9");
+    }
+
+    #[test]
+    fn every_character_but_the_unreserved_ones_is_encoded() {
+        assert_eq!(encode(""), "");
+        assert_eq!(encode("AZaz09-_.~"), "AZaz09-_.~");
+        assert_eq!(encode("+ %2f/?#[]@"), "%2B%20%252f%2F%3F%23%5B%5D%40");
+        assert_eq!(encode("a\0\r\n\u{7f}\u{1f4a5}"), "a%00%0D%0A%7F%F0%9F%92%A5");
+        assert_eq!(url("/a b/c+d"), "/v2/keys/a%20b/c%2Bd");
     }
 }

@@ -1,5 +1,6 @@
 //! The plan as a document: every action on every object, in order, and a hash of it.
 
+use data_encoding::HEXLOWER;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -56,19 +57,9 @@ fn small(text: String, bytes: usize) -> String {
     if text.len() <= bytes {
         return text;
     }
-    let whole = hexadecimal(&Sha256::digest(text.as_bytes()));
+    let whole = HEXLOWER.encode(&Sha256::digest(text.as_bytes()));
     let end = format!(" ({} bytes, SHA-256 {whole})", text.len());
     format!("{}{end}", cut(&text, bytes.saturating_sub(end.len())))
-}
-
-/// Each byte as two hexadecimal digits.
-pub fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        use std::fmt::Write;
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// The actions for one node.
@@ -126,7 +117,7 @@ impl Document {
             feed_actions(&node.node, &mut node.actions.iter());
         }
         feed_actions("finish", &mut self.finish.iter());
-        hexadecimal(&hasher.finalize())
+        HEXLOWER.encode(&hasher.finalize())
     }
 }
 

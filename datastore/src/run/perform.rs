@@ -4,6 +4,7 @@ use calico_datastore::controller_objects::ControllerObjects;
 use calico_datastore::run::decide::Step;
 use calico_datastore::run::record::{Phase, Record, Snapshot};
 use calico_datastore::v2;
+use data_encoding::HEXLOWER;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -281,7 +282,7 @@ fn changed(attempt: &str) -> StoreError {
 fn new_id(holder: &str, now: Timestamp) -> String {
     use sha2::{Digest as _, Sha256};
     let text = format!("{holder} {} {}", now.as_nanosecond(), std::process::id());
-    backup::hexadecimal(&Sha256::digest(text.as_bytes())[..16])
+    HEXLOWER.encode(&Sha256::digest(text.as_bytes())[..16])
 }
 
 impl Prepared {

@@ -5,12 +5,12 @@ use calico_datastore::controller_objects::ControllerObjects;
 use calico_datastore::convert::{Conversion, convert};
 use calico_datastore::v2::{READY, Tree};
 use calico_datastore::version::{VersionRefused, gate};
+use data_encoding::HEXLOWER;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use crate::backup::hexadecimal;
 use crate::stores::CLUSTER_GUID;
 
 /// Reason why the data of v2 cannot be converted.
@@ -97,7 +97,7 @@ impl Prepared {
         }
         Ok(Self {
             cluster: tree.value(CLUSTER_GUID).unwrap_or_default().to_owned(),
-            hash: hexadecimal(&hash.finalize()),
+            hash: HEXLOWER.encode(&hash.finalize()),
             remaining: ControllerObjects::of(tree),
             conversion: Some(conversion),
         })

@@ -1,9 +1,9 @@
 //! Names of v3 objects. A name that v3 does not allow is normalized and, except for nodes, gets a hash of the old name, so that
 //! two names stay different (libcalico-go, `lib/upgrade/converters/names.go`).
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
+use data_encoding::HEXLOWER;
 use sha1::{Digest as _, Sha1};
 
 use super::go_values::lower;
@@ -109,11 +109,7 @@ fn qualified(original: &str, name: String) -> String {
     if name == original {
         return name;
     }
-    let mut hash = String::new();
-    for byte in Sha1::digest(original) {
-        // Writing to a String does not fail.
-        let _ = write!(hash, "{byte:02x}");
-    }
+    let mut hash = HEXLOWER.encode(&Sha1::digest(original));
     hash.truncate(HASH_LENGTH);
     format!("{name}-{hash}")
 }

@@ -6,6 +6,7 @@ mod select;
 use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 
+use data_encoding::HEXLOWER;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -13,7 +14,6 @@ pub use select::{IPVS_LINK, in_target};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use engine::document::hexadecimal;
 use engine::drain::Pod;
 use engine::found::Found;
 use engine::kernel::{Address, Listed, Route, Rule};
@@ -96,9 +96,7 @@ impl Question {
                 hasher.update(format!("{of} {address} {protocol} {port}\n"));
             }
         }
-        let mut digest = hexadecimal(&hasher.finalize());
-        digest.truncate(32);
-        digest
+        HEXLOWER.encode(&hasher.finalize()[..16])
     }
 }
 

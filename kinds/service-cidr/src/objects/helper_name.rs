@@ -1,7 +1,6 @@
 //! Names and labels of helpers, by which a Service is recognized as one.
 
-use std::fmt::Write as _;
-
+use data_encoding::HEXLOWER;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -19,11 +18,7 @@ pub fn helper_name(service: &str, role: Role) -> String {
     if name.len() <= LONGEST_NAME {
         return name;
     }
-    let mut short = String::new();
-    for byte in Sha256::digest(service.as_bytes()).iter().take(5) {
-        // Writing to a String cannot fail.
-        let _ = write!(short, "{byte:02x}");
-    }
+    let short = HEXLOWER.encode(&Sha256::digest(service.as_bytes())[..5]);
     let end = format!("-{short}-replumb-{}", role.as_str());
     let kept: String = service.chars().take(LONGEST_NAME - end.len()).collect();
     format!("{}{end}", kept.trim_end_matches('-'))

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use api::node_migration::FinishedStep;
+use data_encoding::HEXLOWER;
 use flannel_to_calico::host::{HostStep, Orders};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -84,14 +85,7 @@ impl SavedFile {
 
 /// SHA-256, hexadecimal.
 pub(super) fn sha256(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    Sha256::digest(bytes)
-        .iter()
-        .fold(String::new(), |mut text, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    HEXLOWER.encode(&Sha256::digest(bytes))
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
