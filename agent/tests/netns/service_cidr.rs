@@ -231,6 +231,55 @@ fn maps_of_nftables_are_read() {
     });
 }
 
+/// Tables of other programs. The types of the crate `nftables` read none of the rules, sets and counters, and no verdict map.
+const ODD: &str = "\
+add table ip odd { comment \"a
+\tchain KUBE-SERVICES {
+\" ; }
+add chain ip odd c { type filter hook forward priority 0 ; comment \"b
+\tchain KUBE-SERVICES {
+table ip kube-proxy {
+\" ; }
+add rule ip odd c reset tcp option sack-perm
+add rule ip odd c ip option lsrr exists drop
+add rule ip odd c meta hour \"10:00\"-\"12:00\" accept
+add rule ip odd c meta time > \"2024-01-01 00:00\" accept comment \"KUBE-SERVICES\"
+add rule ip odd c ct bytes > 9999999999 accept
+add rule ip odd c meta sdif 3 accept
+add rule ip odd c @th,16,16 0x35 accept
+add counter ip odd large { packets 9999999999 bytes 99999999999999 }
+add set ip odd intervals { type ipv4_addr ; flags interval,timeout ; elements = { 10.0.0.0/8 timeout 1h } }
+add map ip odd verdicts { typeof ip saddr . meta mark : verdict ; elements = { 10.0.0.1 . 4294967295 : drop } }
+add table bridge odd
+add chain bridge odd services { type filter hook forward priority 0 ; }
+add rule bridge odd services ether saddr != 00:11:22:33:44:55 vlan id 4 drop
+add table netdev odd
+add chain netdev odd services { type filter hook ingress device lo priority 0 ; }
+add table arp kube-proxy { flags dormant ; }
+";
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn odd_rules_of_other_programs_change_no_observation() {
+    in_namespace(|| async {
+        feed("nft -f -", ODD);
+        assert_eq!(rules().await.mode(), Found::Absent);
+        feed("nft -f -", &nftables("ip", "ipv4_addr", "10.96.0.1", "10.96.7.7"));
+        let own = rules().await;
+        assert_eq!(own.mode(), Found::Present(ProxyMode::Nftables));
+        // Statements of a later kube-proxy in its own chain.
+        let later = "\
+add set ip kube-proxy odd { type ipv4_addr ; }
+add rule ip kube-proxy services reset tcp option sack-perm
+add rule ip kube-proxy services ip saddr @odd drop
+add rule ip kube-proxy services ip saddr . meta mark vmap { 10.0.0.1 . 4294967295 : drop }
+add rule ip kube-proxy services meta day \"Monday\" counter log prefix \"x\" limit rate 5/minute accept
+";
+        feed("nft -f -", later);
+        assert_eq!(rules().await, own);
+    });
+}
+
 #[test]
 #[ignore = "needs root and network namespaces"]
 fn rules_of_two_modes_and_unreadable_rules_are_malformed() {

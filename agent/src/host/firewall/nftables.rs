@@ -13,6 +13,15 @@ pub struct Nftables {
     chains: BTreeSet<(String, String, &'static str)>,
 }
 
+/// The position in a listing.
+#[derive(Debug)]
+struct Position {
+    /// Family and name of the table.
+    table: (String, String),
+    /// Whether the line is within a comment that has several lines. Its text may look like a line of nft.
+    in_comment: bool,
+}
+
 impl Nftables {
     /// Whether a table of this family and name exists.
     pub fn has_table(&self, family: &str, table: &str) -> bool {
@@ -34,9 +43,9 @@ impl Nftables {
         let mut found = Self::default();
         for what in ["tables", "chains"] {
             let arguments = ["list", what];
-            let (mut table, mut problem) = (None, None);
+            let (mut position, mut problem) = (None, None);
             lines("nft", &arguments, |line| {
-                if found.take(line, &mut table, &select).is_none() {
+                if found.take(line, &mut position, &select).is_none() {
                     problem.get_or_insert_with(|| format!("line {line:?}"));
                 }
                 false
@@ -60,16 +69,23 @@ impl Nftables {
     fn take(
         &mut self,
         line: &str,
-        table: &mut Option<(String, String)>,
+        position: &mut Option<Position>,
         select: impl Fn(&str) -> Option<&'static str>,
     ) -> Option<()> {
-        if let Some(named) = line.strip_prefix("table ") {
+        // nft has no escapes: a quotation mark begins or ends a text.
+        let is_half_quoted = line.matches('"').count() % 2 == 1;
+        if let Some(position) = position.as_mut().filter(|position| position.in_comment) {
+            position.in_comment = !is_half_quoted;
+        } else if let Some(named) = line.strip_prefix("table ") {
             let (family, name) = named.strip_suffix(" {").unwrap_or(named).split_once(' ')?;
             let named = (family.to_owned(), name.to_owned());
             self.tables.insert(named.clone());
-            *table = Some(named);
+            *position = Some(Position {
+                table: named,
+                in_comment: false,
+            });
         } else if let Some(named) = line.strip_prefix("\tchain ") {
-            let (family, table) = table.as_ref()?;
+            let (family, table) = &position.as_ref()?.table;
             if let Some(known) = select(named.strip_suffix(" {")?) {
                 self.chains.insert((family.clone(), table.clone(), known));
             }
@@ -79,6 +95,8 @@ impl Nftables {
             && !line.trim().is_empty()
         {
             return None;
+        } else if let Some(position) = position {
+            position.in_comment = is_half_quoted;
         }
         Some(())
     }

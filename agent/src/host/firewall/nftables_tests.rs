@@ -50,3 +50,15 @@ fn an_unknown_listing_is_an_error() {
         assert!(listed(text).is_none(), "{text}");
     }
 }
+
+#[test]
+fn a_comment_of_several_lines_is_no_chain_and_no_error() {
+    let found = listed(
+        "table ip odd {\n\tchain c {\n\t\tcomment \"b\n\tchain POSTROUTING {\ntable ip nat {\nx\"\n\t}\n\
+         \tchain d {\n\t\tcomment \"one line\"\n\t\ttype filter hook ingress device \"lo\" priority filter; policy accept;\n\t}\n}\n\
+         table ip other {\n\tchain POSTROUTING {\n\t}\n}\n",
+    )
+    .unwrap();
+    assert!(found.has_table("ip", "odd") && !found.has_table("ip", "nat"));
+    assert!(!found.has_chain("ip", "odd", "POSTROUTING") && found.has_chain("ip", "other", "POSTROUTING"));
+}
