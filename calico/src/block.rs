@@ -46,6 +46,14 @@ pub enum BlockConflict {
         /// The handle that needs the address.
         needed: String,
     },
+    /// The address is not in the range of the block.
+    #[error("IPAMBlock {block}: {address} is not in its range, needed a block that contains the address")]
+    OutsideRange {
+        /// Range of the block.
+        block: IpNet,
+        /// The address.
+        address: IpAddr,
+    },
     /// Calico is about to delete the block.
     #[error("IPAMBlock {block}: marked as deleted; Calico removes it shortly")]
     Deleted {
@@ -343,8 +351,10 @@ impl Content {
             found: found.to_owned(),
             needed: allocation.handle.clone(),
         };
-        let ordinal =
-            ordinal(self.range, allocation.address).ok_or_else(|| conflict("an address outside of it"))?;
+        let ordinal = ordinal(self.range, allocation.address).ok_or(BlockConflict::OutsideRange {
+            block: self.range,
+            address: allocation.address,
+        })?;
         if let Some(index) = self.allocations[ordinal] {
             let handle = self.attributes[index]["handle_id"].as_str().unwrap_or_default();
             return if handle == allocation.handle {

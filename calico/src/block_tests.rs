@@ -121,6 +121,20 @@ fn an_address_of_another_handle_is_refused_with_its_handle() {
 }
 
 #[test]
+fn an_address_outside_the_range_is_refused_as_such() {
+    let outside = [allocation("10.244.2.3", "h")];
+    for error in [
+        block_change(&used(), range(), "n1", &outside).unwrap_err(),
+        block(range(), "n1", &outside, 1).unwrap_err(),
+    ] {
+        assert_eq!(
+            error.to_string(),
+            "IPAMBlock 10.244.1.0/29: 10.244.2.3 is not in its range, needed a block that contains the address"
+        );
+    }
+}
+
+#[test]
 fn blocks_that_contradict_themselves_are_refused() {
     for (field, value) in [
         ("cidr", json!("10.244.2.0/29")),
