@@ -6,6 +6,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use thiserror::Error;
 
 use crate::NODE_CONTAINER;
 
@@ -66,6 +67,23 @@ impl fmt::Display for StoreProblem {
     }
 }
 
+/// Reason why the settings of calico-node give no connection.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoConnection {
+    /// calico-node uses a user name and a password; the setting that has the name.
+    #[error("{0}: this kind supports only client certificates")]
+    UserName(&'static str),
+    /// A setting is missing or has another form: the value found and the value needed.
+    #[error("{0}")]
+    Settings(String),
+}
+
+impl From<String> for NoConnection {
+    fn from(problem: String) -> Self {
+        Self::Settings(problem)
+    }
+}
+
 /// Data of the `ConfigMap`s of one namespace, by name.
 pub type ConfigMaps = BTreeMap<String, BTreeMap<String, String>>;
 
@@ -84,14 +102,17 @@ fn container(template: &Value) -> Result<&Value, String> {
 }
 
 /// Reads the connection from a pod template. An error names the value found and the value needed.
-pub fn of_template(template: &Value, namespace: &str, config_maps: &ConfigMaps) -> Result<Etcd, String> {
+pub fn of_template(
+    template: &Value,
+    namespace: &str,
+    config_maps: &ConfigMaps,
+) -> Result<Etcd, NoConnection> {
     let container = container(template)?;
     let variable = |name: &str| variable(container, name, config_maps);
     let datastore = variable("DATASTORE_TYPE")?.unwrap_or_default();
     if datastore == "kubernetes" {
-        return Err(
-            "DATASTORE_TYPE is kubernetes: Calico's data is in the Kubernetes API; there is nothing to convert".to_owned(),
-        );
+        let problem = "DATASTORE_TYPE is kubernetes: Calico's data is in the Kubernetes API; there is nothing to convert";
+        return Err(problem.to_owned().into());
     }
     let endpoints = variable("ETCD_ENDPOINTS")?.unwrap_or_default();
     let endpoints: Vec<String> = endpoints
@@ -101,18 +122,14 @@ pub fn of_template(template: &Value, namespace: &str, config_maps: &ConfigMaps) 
         .map(str::to_owned)
         .collect();
     if endpoints.is_empty() {
-        return Err("container calico-node has no ETCD_ENDPOINTS".to_owned());
+        return Err("container calico-node has no ETCD_ENDPOINTS".to_owned().into());
     }
     // The message omits the value: an endpoint with a user name also has a password.
     if endpoints.iter().any(|endpoint| endpoint.contains('@')) {
-        return Err(
-            "ETCD_ENDPOINTS contains a user name: this kind supports only client certificates".to_owned(),
-        );
+        return Err(NoConnection::UserName("ETCD_ENDPOINTS contains a user name"));
     }
     if variable("ETCD_USERNAME").is_ok_and(|name| name.is_some_and(|name| !name.is_empty())) {
-        return Err(
-            "ETCD_USERNAME is set: this kind supports only certificates; `kubectl replumb datastore` supports users".to_owned(),
-        );
+        return Err(NoConnection::UserName("ETCD_USERNAME is set"));
     }
     let file = |name: &str| match variable(name)?.filter(|path| !path.is_empty()) {
         Some(path) => secret_of(template, container, name, &path).map(Some),
@@ -284,8 +301,9 @@ mod tests {
             ),
             (json!([endpoints, certificate]), on_host, "not from a Secret"),
         ] {
-            let refused =
-                of_template(&template(&environment, &volumes), "kube-system", &maps(&[])).unwrap_err();
+            let refused = of_template(&template(&environment, &volumes), "kube-system", &maps(&[]))
+                .unwrap_err()
+                .to_string();
             assert!(refused.contains(words), "{refused}");
         }
         let items = json!([{ "name": "etcd-certs", "secret": { "secretName": "s", "items": [{ "key": "tls.ca", "path": "ca.pem" }] } }]);
@@ -296,5 +314,25 @@ mod tests {
         )
         .unwrap();
         assert_eq!(found.authority.unwrap().key, "tls.ca");
+    }
+
+    #[test]
+    fn a_user_name_is_refused_without_the_command_of_one_kind() {
+        let endpoints = |value: &str| json!({ "name": "ETCD_ENDPOINTS", "value": value });
+        let user = json!({ "name": "ETCD_USERNAME", "value": "root" });
+        for (environment, words) in [
+            (
+                json!([endpoints("http://a:1"), user]),
+                "ETCD_USERNAME is set: this kind supports only client certificates",
+            ),
+            (
+                json!([endpoints("http://root:secret@a:1")]),
+                "ETCD_ENDPOINTS contains a user name: this kind supports only client certificates",
+            ),
+        ] {
+            let refused = of_template(&template(&environment, &json!([])), "n", &maps(&[])).unwrap_err();
+            assert!(matches!(refused, NoConnection::UserName(_)), "{refused}");
+            assert_eq!(refused.to_string(), words);
+        }
     }
 }

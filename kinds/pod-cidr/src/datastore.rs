@@ -147,7 +147,8 @@ pub fn detect(
     let (etcd, source) = match wish {
         Some(etcd) => (etcd.clone(), Source::Spec),
         None => (
-            etcd_access::of_template(template, namespace, config_maps).map_err(unclear)?,
+            etcd_access::of_template(template, namespace, config_maps)
+                .map_err(|problem| unclear(problem.to_string()))?,
             Source::Detected(object.to_owned()),
         ),
     };

@@ -3,7 +3,7 @@
 use super::facts::ClusterFacts;
 use super::manifest::{self, Name};
 use super::settings::{PAUSE_LIMIT_SECONDS, SETTLE_SECONDS, Settings};
-use calico::etcd_access::{self, Etcd};
+use calico::etcd_access::{self, Etcd, NoConnection};
 use engine::check::{Check, Verdict};
 use engine::sourced::{Source, Sourced};
 
@@ -50,10 +50,14 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
         (Some(etcd), _) => from_spec(etcd.clone()),
         (None, Ok(etcd)) => detected(etcd, &object),
         (None, Err(problem)) => {
+            let alternative = match problem {
+                NoConnection::UserName(_) => "; `kubectl replumb datastore` supports user names",
+                NoConnection::Settings(_) => "",
+            };
             return Err(vec![CheckName::DatastoreAccess.not_pass(
                 Verdict::Fail,
                 object,
-                problem,
+                format!("{problem}{alternative}"),
                 "endpoints of etcd, and its certificates in a Secret",
                 "set them in spec.calicoDatastore.etcdV2 (endpoints, and secret: with the keys etcd-ca, etcd-cert and etcd-key)",
             )]);
