@@ -21,15 +21,15 @@ const LIMITS: Limits = Limits {
     per_address: 8,
     own: 32,
 };
-/// How long a client may take to send the head of its request.
+/// Timeout of the head of a request.
 const HEADERS: Duration = Duration::from_secs(5);
-/// How long a connection may last, from its first byte to the last byte of the answer.
+/// Timeout of a connection, from its first byte to the last byte of the response.
 const LIFE: Duration = Duration::from_secs(15);
 /// The largest head of a request, and the largest read of its body, in bytes.
 const BUFFER: usize = 16 << 10;
 
-/// Serves until the process ends. A connection above the limits ends the oldest connection of the client with the most. Each
-/// request has the address of its client as `ConnectInfo<SocketAddr>`.
+/// Serves until the process ends. A connection above the limits closes the oldest connection of the client that has the most.
+/// Each request has the address of its client as `ConnectInfo<SocketAddr>`.
 pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
     serve_by(listener, router, answer).await
 }
@@ -60,9 +60,9 @@ where
             let served = tokio::time::timeout(LIFE, answered);
             match slot.hold(served).await {
                 Some(Ok(Ok(()))) => {}
-                Some(Ok(Err(error))) => tracing::debug!(%peer, %error, "a connection ended"),
-                Some(Err(_)) => tracing::debug!(%peer, "a connection lasted too long"),
-                None => tracing::debug!(%peer, "a connection was closed: a newer one has its slot"),
+                Some(Ok(Err(error))) => tracing::debug!(%peer, %error, "connection failed"),
+                Some(Err(_)) => tracing::debug!(%peer, "connection closed after its timeout"),
+                None => tracing::debug!(%peer, "connection closed for a newer connection"),
             }
         });
     }

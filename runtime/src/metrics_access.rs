@@ -142,7 +142,7 @@ impl Access {
         let answer = tokio::time::timeout(PATIENCE, answer).await;
         match answer.unwrap_or(Err(Error::NoAnswer)) {
             Err(error) if had_access && !error.is_refusal() => {
-                tracing::info!(%error, "the token of a metrics client cannot be reviewed; it keeps its access");
+                tracing::info!(%error, "reviewing the token of a metrics client failed; the client keeps its access");
                 Ok(Verdict::Allowed)
             }
             answer => answer,

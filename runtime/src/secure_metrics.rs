@@ -26,11 +26,11 @@ const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// The interval of log lines about reviews without an answer.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 /// The response to a client whose token could not be reviewed.
-const NO_ANSWER: &str = "the API server has not reviewed the token; the log of this program has the reason\n";
+const NO_ANSWER: &str = "the API server has not reviewed the token: see the log of this program\n";
 
-/// The address of the port, and the client for reviews of tokens.
+/// The address of the port, and the configuration for token reviews.
 pub struct SecureMetrics {
-    /// Address of the other port, if one was given.
+    /// Address of the admin port, if the user sets one: the metrics port has the same address.
     pub given: Option<SocketAddr>,
     /// The address of the node.
     pub node: Option<IpAddr>,
@@ -84,7 +84,7 @@ impl SecureMetrics {
                 Ok(listener) => return listener,
                 Err(error) => {
                     let port = self.port;
-                    tracing::warn!(%error, port, "the metrics port cannot be opened; trying again");
+                    tracing::warn!(%error, port, "opening the metrics port failed; retrying");
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
@@ -108,22 +108,21 @@ where
             .name("metrics".to_owned())
             .spawn(move || {
                 let Err(error) = serve();
-                // The program that waits for it may be ending.
+                // At the end of the program nothing waits for the thread.
                 let _ = ends.send(chain(&error));
             });
         let why = match thread {
             Ok(_) => ended.await.unwrap_or_else(|_| "the thread panicked".to_owned()),
             Err(error) => format!("starting the thread: {error}"),
         };
-        tracing::error!(error = why, "metrics are not served; trying again");
+        tracing::error!(error = why, "the thread of the metrics port ended; retrying");
         tokio::time::sleep(pause).await;
     }
 }
 
-/// The route `/metrics` of the other port, which refers to the secure port.
+/// The route `/metrics` of the admin port, which names the metrics port.
 pub fn redirect_to_secure_port(port: u16) -> Router {
-    let words =
-        format!("Metrics are served with TLS on port {port}, to tokens of users that may get /metrics.\n");
+    let words = format!("Metrics are on port {port}, with TLS, for users with the right to get /metrics.\n");
     Router::new().route("/metrics", get(async move || (StatusCode::FORBIDDEN, words)))
 }
 
@@ -141,7 +140,7 @@ impl Guard {
             *last = Some(Instant::now());
             tracing::warn!(
                 error = chain(error),
-                "the token of a metrics client cannot be reviewed"
+                "reviewing the token of a metrics client failed"
             );
         }
     }
@@ -158,11 +157,11 @@ async fn admit(
     next: Next,
 ) -> Response {
     let Some(token) = token(request.headers()) else {
-        return unauthenticated("the token is missing, needed header Authorization: Bearer TOKEN\n");
+        return unauthenticated("header Authorization is missing, needed Bearer TOKEN\n");
     };
     match guard.access.review(token, client.ip()).await {
         Ok(Verdict::Allowed) => next.run(request).await,
-        Ok(Verdict::Unauthenticated) => unauthenticated("the API server does not accept the token\n"),
+        Ok(Verdict::Unauthenticated) => unauthenticated("the API server refused the token, needed a valid token of a user or ServiceAccount\n"),
         Ok(Verdict::Forbidden(user)) => (
             StatusCode::FORBIDDEN,
             format!("user {user:?} cannot get path \"/metrics\": bind ClusterRole replumb-metrics-reader to the user\n"),
