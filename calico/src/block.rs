@@ -46,14 +46,9 @@ pub enum BlockConflict {
         /// The handle that needs the address.
         needed: String,
     },
-    /// The address is not in the range of the block.
-    #[error("IPAMBlock {block}: {address} is not in its range, needed a block that contains the address")]
-    OutsideRange {
-        /// Range of the block.
-        block: IpNet,
-        /// The address.
-        address: IpAddr,
-    },
+    /// The block, and an address that is not in its range.
+    #[error("IPAMBlock {0}: {1} is not in its range, needed a block that contains the address")]
+    OutsideRange(IpNet, IpAddr),
     /// Calico is about to delete the block.
     #[error("IPAMBlock {block}: marked as deleted; Calico removes it shortly")]
     Deleted {
@@ -345,23 +340,19 @@ impl Content {
 
     /// Allocates an address to its owner; false when the owner has it already.
     fn take(&mut self, allocation: &Allocation, sequence: u64) -> Result<bool, BlockConflict> {
-        let conflict = |found: &str| BlockConflict::OtherHandle {
-            block: self.range,
-            address: allocation.address,
-            found: found.to_owned(),
-            needed: allocation.handle.clone(),
-        };
-        let ordinal = ordinal(self.range, allocation.address).ok_or(BlockConflict::OutsideRange {
-            block: self.range,
-            address: allocation.address,
-        })?;
+        let (block, address) = (self.range, allocation.address);
+        let ordinal = ordinal(block, address).ok_or(BlockConflict::OutsideRange(block, address))?;
         if let Some(index) = self.allocations[ordinal] {
             let handle = self.attributes[index]["handle_id"].as_str().unwrap_or_default();
-            return if handle == allocation.handle {
-                Ok(false)
-            } else {
-                Err(conflict(handle))
-            };
+            if handle == allocation.handle {
+                return Ok(false);
+            }
+            return Err(BlockConflict::OtherHandle {
+                block,
+                address,
+                found: handle.to_owned(),
+                needed: allocation.handle.clone(),
+            });
         }
         let attribute = json!({ "handle_id": allocation.handle, "secondary": allocation.attributes });
         let index = self

@@ -243,6 +243,16 @@ mod tests {
     }
 
     #[test]
+    fn a_user_name_is_refused_without_a_command_of_another_kind() {
+        let refused = detected(&[(ENDPOINTS, "http://a:2379"), ("ETCD_USERNAME", "root")], None).unwrap_err();
+        assert_eq!(
+            refused.found,
+            "ETCD_USERNAME is set: this kind supports only client certificates"
+        );
+        assert!(!refused.fix.contains("kubectl replumb datastore"), "{refused:?}");
+    }
+
+    #[test]
     fn a_changed_datastore_is_reported_with_both_values() {
         let at = |url: &str| detected(&[(ENDPOINTS, url)], None);
         let before = at("http://a:2379").unwrap().value;

@@ -94,6 +94,28 @@ fn a_spoiled_fact_refuses_with_its_check(
     }
 }
 
+#[test]
+fn a_user_name_is_refused_with_the_command_that_supports_it() {
+    let mut facts = facts();
+    let template = &mut facts.daemon_set.as_mut().unwrap().template;
+    let containers = template["spec"]["containers"].as_array_mut().unwrap();
+    let environment = containers
+        .iter_mut()
+        .find(|container| container["name"] == "calico-node")
+        .unwrap();
+    let user = json!({ "name": "ETCD_USERNAME", "value": "root" });
+    environment["env"].as_array_mut().unwrap().push(user);
+    let refused = detect(&Options::default(), &facts).unwrap_err();
+    let lines: Vec<String> = refused.iter().map(Check::line).collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].contains(
+            "ETCD_USERNAME is set: this kind supports only client certificates; `kubectl replumb datastore` supports user names"
+        ),
+        "{lines:?}"
+    );
+}
+
 /// A tenant can choose any name for an image, so such an image does not refuse the migration.
 #[test]
 fn a_tenants_image_with_the_name_of_a_controller_warns() {
