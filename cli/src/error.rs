@@ -202,7 +202,7 @@ pub enum CliError {
     Json(#[source] serde_json::Error),
     /// The answer could not be encoded as YAML.
     #[error("writing the answer as YAML: {0}")]
-    Yaml(#[source] yaml_serde::Error),
+    Yaml(#[source] serde_saphyr::SerializeError),
 }
 
 /// The progress of a Migration, as far as the hint depends on it.

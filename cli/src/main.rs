@@ -31,6 +31,7 @@ mod rollback_targets;
 mod say;
 mod table;
 mod value;
+mod yaml;
 
 use std::process::ExitCode;
 

@@ -282,3 +282,14 @@ fn exactly_one_source_is_accepted() {
         assert!(Args::try_parse_from(&line).is_err(), "{line:?}");
     }
 }
+
+#[test]
+fn a_name_that_yaml_reads_as_another_type_is_quoted() {
+    let ranges = ["--from=10.0.0.0/16", "--to=10.1.0.0/16"];
+    for name in ["on", "no", "null", "1e3", "0x10", "0b11", "12"] {
+        let line = [&ranges[..], &["--name", name]].concat();
+        let text = text(&line).unwrap();
+        assert!(text.contains(&format!("\n  name: \"{name}\"\n")), "{text}");
+        assert_eq!(documents(&text)[0].0, name);
+    }
+}

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::route::End;
 use crate::error::CliError;
 use crate::table::{table, wrap};
+use crate::yaml;
 
 /// Width of the comments.
 const WIDTH: usize = 108;
@@ -53,7 +54,7 @@ struct Spec<'hop> {
 
 impl Hop {
     fn yaml(&self) -> Result<String, CliError> {
-        yaml_serde::to_string(&Manifest {
+        yaml::text(&Manifest {
             api_version: format!("{}/{}", api::names::GROUP, api::names::VERSION),
             kind: "Migration",
             metadata: Metadata { name: &self.name },

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::error::NoCalicoManifest;
 use crate::error::CliError;
 use crate::kinds::kind::KindFlags;
-use crate::value;
+use crate::{value, yaml};
 
 /// Flags of this kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -143,7 +143,7 @@ pub(super) fn documents(path: &Path) -> Result<Vec<Value>, CliError> {
 pub(super) fn texts(documents: &[Value]) -> Result<String, String> {
     let texts: Result<Vec<String>, String> = documents
         .iter()
-        .map(|document| yaml_serde::to_string(document).map_err(|error| error.to_string()))
+        .map(|document| yaml::text(document).map_err(|error| error.to_string()))
         .collect();
     Ok(texts?.join("---\n"))
 }
