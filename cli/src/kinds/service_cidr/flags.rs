@@ -25,8 +25,8 @@ pub struct Flags {
     /// Services that move before others, separated by commas.
     #[arg(id = "service-cidr-order", long = "service-cidr-order", value_name = "NAMESPACE/NAME", value_parser = value::namespaced_name, value_delimiter = ',')]
     order: Vec<String>,
-    /// Services that change their addresses at the same time: 1 to 50. Default 10.
-    #[arg(id = "service-cidr-services-at-once", long = "service-cidr-services-at-once", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=50))]
+    /// Services that change their addresses at the same time: 1 to 250. Default 10.
+    #[arg(id = "service-cidr-services-at-once", long = "service-cidr-services-at-once", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=250))]
     services_at_once: Option<u32>,
     /// Pods that may restart at the same time. Default 5.
     #[arg(id = "service-cidr-pods-at-once", long = "service-cidr-pods-at-once", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -110,5 +110,45 @@ fn to(to: Vec<IpNet>) -> ServiceCidr {
         pods_at_once: None,
         delete_bare_pods: false,
         soak_seconds: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    #[test]
+    fn the_flag_services_at_once_has_the_limits_of_the_field() {
+        let schema = schemars::schema_for!(ServiceCidr).to_value();
+        let field = &schema["properties"]["servicesAtOnce"];
+        let (least, most) = (
+            field["minimum"].as_u64().unwrap(),
+            field["maximum"].as_u64().unwrap(),
+        );
+        for (number, is_valid) in [(least, true), (most, true), (least - 1, false), (most + 1, false)] {
+            let line = Line::try_parse_from([
+                "x".to_owned(),
+                format!("--service-cidr-services-at-once={number}"),
+            ]);
+            assert_eq!(
+                line.is_ok_and(|line| line.flags.services_at_once.is_some()),
+                is_valid,
+                "{number}"
+            );
+        }
+        let help = Line::command();
+        let flag = help
+            .get_arguments()
+            .find(|flag| flag.get_id() == "service-cidr-services-at-once");
+        let help = flag.and_then(|flag| flag.get_help()).unwrap().to_string();
+        assert!(help.contains(&format!("{least} to {most}")), "{help}");
     }
 }
