@@ -19,8 +19,7 @@ use crate::{help, value};
     name = "kubectl-replumb",
     bin_name = "kubectl replumb",
     version,
-    after_help = help::EXIT_CODES,
-    disable_help_subcommand = true
+    after_help = help::EXIT_CODES
 )]
 pub struct Args {
     /// The cluster and the user.

@@ -80,6 +80,9 @@ async fn run(args: &Args) -> Result<Outcome, error::CliError> {
     if let Command::OfKind(command) = &args.command {
         return Box::pin(command.run(variables)).await;
     }
-    let cluster = Cluster::connect(&args.connection).await?;
-    Box::pin(commands::run(&cluster, &args.command, variables)).await
+    let cluster = Cluster::connect(&args.connection).await;
+    if let Command::Version(shown) = &args.command {
+        return commands::version(cluster, *shown).await;
+    }
+    Box::pin(commands::run(&cluster?, &args.command, variables)).await
 }

@@ -187,6 +187,45 @@ fn version_without_a_cluster_prints_the_version_of_the_tool() {
     assert!(err.contains("agent versions are unknown"), "{err}");
 }
 
+#[test]
+fn version_without_a_kubeconfig_prints_the_version_of_the_tool() {
+    for line in [&["version"][..], &["version", "--kubeconfig", "/nowhere/config"]] {
+        let (code, out, err) = run(&mut replumb(line));
+        assert_eq!(code, Some(0), "{err}");
+        assert_eq!(out, format!("kubectl-replumb {}\n", env!("CARGO_PKG_VERSION")));
+        assert!(err.contains("agent versions are unknown"), "{err}");
+    }
+    let (code, out, _) = run(&mut replumb(&["version", "-o", "json"]));
+    assert_eq!(code, Some(0));
+    let document: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(document["client"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(document["agents"], serde_json::json!({}));
+    assert!(document["error"].is_string(), "{out}");
+}
+
+#[test]
+fn the_command_help_prints_the_help_of_each_command() {
+    let (code, out, _) = run(&mut replumb(&["help"]));
+    assert_eq!(code, Some(0));
+    assert_eq!(out, run(&mut replumb(&["--help"])).1);
+    for line in [
+        &["plan"][..],
+        &["apply"],
+        &["generate"],
+        &["generate", "pod-cidr"],
+        &["datastore", "start"],
+    ] {
+        let (code, out, _) = run(&mut replumb(&[&["help"], line].concat()));
+        assert_eq!(code, Some(0), "{line:?}");
+        assert!(
+            out.contains(&format!("kubectl replumb {}", line.join(" "))),
+            "{out}"
+        );
+    }
+    let (code, _, err) = run(&mut replumb(&["help", "unknown"]));
+    assert_eq!(code, Some(1), "{err}");
+}
+
 const CLUSTER: &str = r#"{"metadata": {"name": "k.example.com"}, "spec": {"nonMasqueradeCIDR": "100.64.0.0/10",
     "serviceClusterIPRange": "100.64.0.0/13", "kubeControllerManager": {"clusterCIDR": "100.96.0.0/11"}}}"#;
 

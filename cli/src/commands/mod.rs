@@ -14,6 +14,7 @@ use crate::args::{Command, Generate};
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::output::OutputFlags;
 use crate::say;
 
 /// Runs a command.
@@ -33,8 +34,13 @@ pub async fn run(
         Command::Rollback(rollback) => Box::pin(rollback::run(cluster, rollback)).await,
         Command::Generate(kind) => generate(kind),
         Command::OfKind(command) => Box::pin(command.run(variables)).await,
-        Command::Version(shown) => version::run(cluster, *shown).await,
+        Command::Version(shown) => version(Ok(cluster.clone()), *shown).await,
     }
+}
+
+/// Prints versions. Without a connection, the version of this tool only.
+pub async fn version(cluster: Result<Cluster, CliError>, shown: OutputFlags) -> Result<Outcome, CliError> {
+    version::run(cluster, shown).await
 }
 
 /// Prints a manifest. This command needs no cluster and no kubeconfig.

@@ -21,13 +21,17 @@ struct Document {
     error: Option<String>,
 }
 
-pub(super) async fn run(cluster: &Cluster, shown: OutputFlags) -> Result<Outcome, CliError> {
+pub(super) async fn run(cluster: Result<Cluster, CliError>, shown: OutputFlags) -> Result<Outcome, CliError> {
     let mut document = Document {
         client: env!("CARGO_PKG_VERSION"),
         agents: BTreeMap::new(),
         error: None,
     };
-    match cluster.all_nodes().await {
+    let nodes = match cluster {
+        Ok(cluster) => cluster.all_nodes().await,
+        Err(error) => Err(error),
+    };
+    match nodes {
         Ok(nodes) => {
             for object in nodes {
                 let version = object
@@ -61,7 +65,7 @@ pub(super) async fn run(cluster: &Cluster, shown: OutputFlags) -> Result<Outcome
             say::answer(&text)?;
         }
     }
-    // The version of this tool needs no cluster: a failed request is only a note.
+    // The version of this tool needs no cluster: a missing kubeconfig or a failed request is only a note.
     if let Some(error) = document.error.filter(|_| shown.output == Output::Table) {
         say::note(&format!("agent versions are unknown: {error}"));
     }
