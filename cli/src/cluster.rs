@@ -78,7 +78,9 @@ impl Cluster {
             cluster: connection.cluster.clone(),
             user: connection.user.clone(),
         };
-        let said = options.context.is_some() || options.cluster.is_some() || options.user.is_some();
+        let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let from_file =
+            options.context.is_some() || options.cluster.is_some() || options.user.is_some() || !in_pod;
         let mut config = match &connection.kubeconfig {
             Some(path) => {
                 let kubeconfig = Kubeconfig::read_from(path).map_err(|error| failed(error.into()))?;
@@ -86,8 +88,9 @@ impl Cluster {
                     .await
                     .map_err(|error| failed(error.into()))?
             }
-            // With a given context there is no fallback to the ServiceAccount of the pod.
-            None if said => Config::from_kubeconfig(&options)
+            // With a given context there is no fallback to the ServiceAccount of the pod. Outside of a pod there is none, and an
+            // error about it would hide the one about the kubeconfig.
+            None if from_file => Config::from_kubeconfig(&options)
                 .await
                 .map_err(|error| failed(error.into()))?,
             None => Config::infer().await.map_err(|error| failed(error.into()))?,

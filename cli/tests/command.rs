@@ -152,6 +152,15 @@ fn without_a_cluster_the_error_has_the_attempt_and_a_hint() {
     );
     assert!(err.contains("hint: "), "{err}");
 
+    let (code, _, err) = run(replumb(&["status"]).env("KUBECONFIG", "/nowhere/config"));
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains("/nowhere/config") && err.contains("tried $KUBECONFIG"),
+        "{err}"
+    );
+    // Outside of a pod, nothing about a pod's ServiceAccount.
+    assert!(!err.contains("incluster"), "{err}");
+
     let kubeconfig = kubeconfig();
     let path = kubeconfig.path().to_str().unwrap();
     let (code, _, err) = run(&mut replumb(&[
