@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use crate::health::Health;
 use crate::host::folders::FolderWatch;
-use crate::kinds::flannel_to_calico::observe::Paths;
+use crate::host::paths::Paths;
 use crate::metrics::Metrics;
 use crate::probe::LEAST_MTU;
 use crate::report::Report;

@@ -12,6 +12,7 @@ pub mod goal;
 pub mod health;
 pub mod host;
 pub mod host_thread;
+pub mod kernel_tables;
 pub mod kinds;
 pub mod metrics;
 pub mod probe;

@@ -25,7 +25,7 @@ pub(crate) trait Kind {
     async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError>;
 
     /// Reads the cluster. Changes nothing.
-    async fn read(
+    async fn observe(
         &self,
         context: &Context,
         cache: &Cache,
@@ -43,7 +43,7 @@ pub(crate) trait Kind {
     }
 
     /// Settings and checks; settings are `None` if the source of the migration was not found.
-    fn judge(&self, migration: &Migration, facts: &Self::Facts) -> (Option<Self::Settings>, Vec<Check>);
+    fn check(&self, migration: &Migration, facts: &Self::Facts) -> (Option<Self::Settings>, Vec<Check>);
 
     /// Watches that this kind needs beside those that every kind has.
     fn watches(&self) -> OptionalWatches {
@@ -61,11 +61,11 @@ pub(crate) trait Kind {
     fn write_orders(&self, _settings: &Self::Settings, _spec: &mut NodeMigrationSpec) {}
 
     /// Saves the settings.
-    fn save(&self, settings: Self::Settings, status: &mut MigrationStatus);
+    fn save_settings(&self, settings: Self::Settings, status: &mut MigrationStatus);
 
     /// State before the first change, restored at the end or by a rollback. `facts` are those of the checks. State of a node is
     /// written to its `NodeMigration`.
-    async fn before(
+    async fn saved_state(
         &self,
         context: &Context,
         cache: &Cache,

@@ -93,7 +93,7 @@ async fn check<K: Kind>(
         .filter(|object| object.spec.migration == name)
         .collect();
     let facts = kind
-        .read(context, cache, memory, migration, &node_migrations)
+        .observe(context, cache, memory, migration, &node_migrations)
         .await?;
     memory.checked_at = Some(now);
     let silent = kind.silent(&facts);
@@ -112,7 +112,7 @@ async fn check<K: Kind>(
         report_unfinished(status, message);
         return Ok(());
     }
-    let (settings, mut found) = kind.judge(migration, &facts);
+    let (settings, mut found) = kind.check(migration, &facts);
     found.extend(unused_fields::check(&migration.spec, |field| kind.uses(field)));
     count_failed(context, &found);
     memory.checks_logged.log(&found);
@@ -124,7 +124,7 @@ async fn check<K: Kind>(
     let plan = kind.document(&settings, &facts, &context.node_name);
     write_node_plans(kind, context, &node_migrations, &settings, &plan).await?;
     status.plan = Some(write_plan(context, memory, migration, &plan).await?);
-    kind.save(settings, status);
+    kind.save_settings(settings, status);
     if !status.checks.iter().all(|check| check.verdict.allows()) {
         refuse(status);
         return Ok(());
@@ -236,7 +236,7 @@ async fn start<K: Kind>(
     status: &mut MigrationStatus,
     now: Timestamp,
 ) -> Result<(), WriteError> {
-    let before = records::divide(kind.before(context, cache, migration, facts).await?);
+    let before = records::divide(kind.saved_state(context, cache, migration, facts).await?);
     if waits_for_writes(context, status) {
         return Ok(());
     }

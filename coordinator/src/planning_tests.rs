@@ -16,7 +16,7 @@ impl Kind for Unsaved {
         Ok(())
     }
 
-    async fn read(
+    async fn observe(
         &self,
         _: &Context,
         _: &Cache,
@@ -31,7 +31,7 @@ impl Kind for Unsaved {
         Vec::new()
     }
 
-    fn judge(&self, _: &Migration, (): &()) -> (Option<()>, Vec<Check>) {
+    fn check(&self, _: &Migration, (): &()) -> (Option<()>, Vec<Check>) {
         (Some(()), Vec::new())
     }
 
@@ -45,9 +45,9 @@ impl Kind for Unsaved {
 
     fn write_orders(&self, (): &(), _: &mut NodeMigrationSpec) {}
 
-    fn save(&self, (): (), _: &mut MigrationStatus) {}
+    fn save_settings(&self, (): (), _: &mut MigrationStatus) {}
 
-    async fn before(
+    async fn saved_state(
         &self,
         context: &Context,
         _: &Cache,

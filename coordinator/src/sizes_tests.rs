@@ -147,7 +147,7 @@ async fn write_and_measure<K: Kind>(
         .unwrap();
     status.saved_state = before.inline;
     status.saved_state_in_records = before.in_records;
-    kind.save(settings, &mut status);
+    kind.save_settings(settings, &mut status);
     of_kind(&mut status);
     fill_texts(&mut status);
     crate::pass::publish(&context, &mut Memory::default(), &migration, status)
@@ -254,7 +254,7 @@ fn fill_texts(status: &mut MigrationStatus) {
 #[tokio::test]
 async fn flannel_to_calico() {
     let node = long_name(0);
-    let facts = flannel_to_calico::cluster::ClusterFacts {
+    let facts = flannel_to_calico::facts::ClusterFacts {
         nodes: nodes(),
         pods: pods_of(&node, PODS_OF_A_NODE).collect(),
         ..Default::default()

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use agent::host::folders::FolderWatch;
 use agent::host::netlink;
+use agent::host::paths::Paths;
 use agent::host_thread::{HostThread, Parts};
-use agent::kinds::flannel_to_calico::observe::Paths;
 use agent::kinds::{HostParts, Kinds, Watched};
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;

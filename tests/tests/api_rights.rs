@@ -254,7 +254,7 @@ async fn an_agent_may_only_read_goals_and_kubelet_configuration_and_patch_facts(
 
 const CALICO: &str = "crd.projectcalico.org";
 
-/// The requests of the coordinator's code, call by call; its own question "may I?" (`dereference`) is included.
+/// The requests of the coordinator's code, call by call; its own question "may I?" (`observe::cluster`) is included.
 const DONE_BY_COORDINATOR: &[(&str, &str, &str)] = &[
     ("patch", "", "nodes"),
     ("watch", "", "nodes"),

@@ -18,9 +18,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use api::{Migration, names};
-use coordinator::kinds::service_cidr::exchange::{Exchange, Seen, Subject};
-use coordinator::kinds::service_cidr::observe::{Around, look};
-use coordinator::kinds::service_cidr::observed::Observed;
+use coordinator::kinds::service_cidr::apply::exchange::Exchange;
+use coordinator::kinds::service_cidr::observed::{Observed, Seen, Subject};
+use coordinator::kinds::service_cidr::view::service::{Around, observe};
 use coordinator::kinds::service_cidr::whole_objects::Whole;
 use coordinator::kinds::service_cidr::{ExchangeTimes, assigned_addresses};
 use coordinator::records::Records;
@@ -297,7 +297,7 @@ impl Bench {
             ground: &GROUND,
             unknown: &|_, _| None,
         };
-        look(&observed, subject, &around)
+        observe(&observed, subject, &around)
     }
 
     /// Continues until the Service has reached its goal, or a decision of the user is needed.

@@ -9,6 +9,7 @@ pub mod firewall;
 pub mod folders;
 pub mod netlink;
 pub mod nft;
+pub mod paths;
 pub mod processes;
 pub mod program;
 pub mod random;

@@ -17,7 +17,7 @@ pub struct ClusterFacts {
 }
 
 /// The settings and the result of the check.
-pub fn judge(spec: &Spec, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
+pub fn check(spec: &Spec, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
     let object = format!("ConfigMap {}", spec.config_map);
     let check = match facts.labelled {
         Some(false) => Check::pass("ConfigMap", object, "no label"),
@@ -70,7 +70,7 @@ mod tests {
                 labelled,
                 ..ClusterFacts::default()
             };
-            let (settings, checks) = judge(&spec, &facts);
+            let (settings, checks) = check(&spec, &facts);
             assert_eq!(settings.unwrap().config_map.value, "seen");
             assert_eq!(checks[0].verdict, verdict, "{checks:?}");
         }

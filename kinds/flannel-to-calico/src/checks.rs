@@ -22,7 +22,7 @@ mod webhooks;
 pub(super) mod fixture;
 
 pub use super::check_name::CheckName;
-use super::cluster::ClusterFacts;
+use super::facts::ClusterFacts;
 use super::settings::{LegacyPods, Settings, Strategy};
 use engine::check::{Check, Permission};
 use engine::drain;

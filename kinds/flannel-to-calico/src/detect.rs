@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::check_name::CheckName;
-use super::cluster::ClusterFacts;
+use super::facts::ClusterFacts;
 use super::node::NetworkLabel;
 use super::settings::{Ipv6Settings, Options, Settings, defaults};
 use crate::flannel::{NetworkConfiguration, SubnetEnvironment};

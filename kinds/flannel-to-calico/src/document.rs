@@ -1,6 +1,6 @@
 //! The plan of this migration as a document.
 
-use super::cluster::ClusterFacts;
+use super::facts::ClusterFacts;
 
 use super::detect::NETWORK_LABEL as LABEL;
 use super::host::{HostSettings, SUBNET_TABLE};

@@ -1,6 +1,7 @@
-//! Facts that an agent reads from its host: parsed values of the kernel and of files.
+//! Facts about the cluster, which the coordinator reads from the API, and about a host, which its agent reads: parsed values of
+//! the kernel and of files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv6Net};
@@ -8,9 +9,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::flannel::SubnetEnvironment;
+use engine::check::Check;
+use engine::check::policies::PolicyState;
+use engine::cluster::{DaemonSet, IpPool, Malformed, Node, Webhook};
 use engine::cni::CniDirectory;
-use engine::drain::Pod;
+use engine::drain::{Budget, Pod};
 pub use engine::found::Found;
+use engine::pods::Pods;
 
 /// `VxlanDevice` is a VXLAN link of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -290,4 +295,38 @@ impl HostFacts {
     pub fn vxlan(&self, name: &str) -> Option<&VxlanDevice> {
         self.vxlan_devices.iter().find(|device| device.name == name)
     }
+}
+
+/// The facts about the cluster that the checks and the plan need.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterFacts {
+    /// Every Node, by name.
+    pub nodes: BTreeMap<String, Node>,
+    /// Every `DaemonSet`, by (namespace, name).
+    pub daemon_sets: BTreeMap<(String, String), DaemonSet>,
+    /// Data of the `ConfigMap`s that the `DaemonSet`s of flannel and Calico refer to (see
+    /// [`DaemonSet::referred_config_maps`]), by (namespace, name).
+    pub config_maps: BTreeMap<(String, String), BTreeMap<String, String>>,
+    /// Every Pod that is not finished.
+    pub pods: Pods,
+    /// Every `PodDisruptionBudget`.
+    pub budgets: Vec<Budget>,
+    /// Fail-closed admission webhooks that are served by a Service.
+    pub webhooks: Vec<Webhook>,
+    /// Custom resources of Calico that are served: plural names in group `crd.projectcalico.org`.
+    pub calico_resources: BTreeSet<String>,
+    /// `IPPool`s, by name.
+    pub ip_pools: BTreeMap<String, IpPool>,
+    /// Existing IPAM blocks: CIDR → affinity (`host:<node>`), `None` if the block has no affinity.
+    pub ipam_blocks: BTreeMap<IpNet, Option<String>>,
+    /// Permissions of the coordinator: verb on resource → answer of the API server.
+    pub permissions: BTreeMap<String, bool>,
+    /// State of the admission policies that restrict the coordinator and the agents, by name.
+    pub policies: BTreeMap<String, PolicyState>,
+    /// Objects that were read and could not be parsed.
+    pub malformed: Vec<Malformed>,
+    /// Facts about the host of each node, as its agent reported them. A node without an entry has not reported.
+    pub hosts: BTreeMap<String, HostFacts>,
+    /// Check results of the agents on their hosts, by node.
+    pub host_checks: BTreeMap<String, Vec<Check>>,
 }

@@ -3,7 +3,6 @@
 pub mod api;
 mod check_name;
 pub mod checks;
-pub mod cluster;
 pub mod detect;
 pub mod document;
 pub mod facts;

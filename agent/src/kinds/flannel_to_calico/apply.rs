@@ -11,8 +11,9 @@ use flannel_to_calico::host::{BRIDGE, HostStep};
 use jiff::Timestamp;
 
 use super::facts;
-use super::observe::{Observation, Paths, observe};
+use super::observe::{Observation, observe};
 use crate::host::netlink::Netlink;
+use crate::host::paths::Paths;
 use crate::host::processes::Processes;
 use crate::host::snapshot::Snapshot;
 use crate::host::{files, firewall};

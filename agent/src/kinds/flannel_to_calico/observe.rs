@@ -1,7 +1,5 @@
 //! Reads the host into facts. Changes nothing.
 
-use std::path::PathBuf;
-
 use flannel_to_calico::facts::{CalicoObjects, Found, HostFacts, ReversePathFilter};
 use flannel_to_calico::flannel::SubnetEnvironment;
 use flannel_to_calico::host::BRIDGE;
@@ -13,6 +11,7 @@ use crate::host::cnidir::{self, State};
 use crate::host::files::{self, FileError};
 use crate::host::firewall::{self, FirewallError};
 use crate::host::netlink::{Netlink, NetlinkError};
+use crate::host::paths::Paths;
 use crate::host::processes::{ProcessError, Processes};
 use crate::host::snapshot::Snapshot;
 use crate::host::sysctl::{self, SysctlError};
@@ -21,30 +20,6 @@ use crate::host::sysctl::{self, SysctlError};
 const FLANNELD: &str = "flanneld";
 /// Process name of Calico's daemon.
 const CALICO_NODE: &str = "calico-node";
-
-/// Paths of the host's folders in this process's file system.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paths {
-    /// `/proc`.
-    pub proc: PathBuf,
-    /// `/run/flannel`.
-    pub flannel: PathBuf,
-    /// `/var/lib/cni`.
-    pub cni_state: PathBuf,
-    /// `/etc/cni/net.d`, or the folder in the settings.
-    pub cni_configuration: PathBuf,
-    /// `/opt/cni/bin`: executables of CNI plugins.
-    pub cni_plugins: PathBuf,
-    /// Writable mount of `/proc/sys/net`.
-    pub sysctl: PathBuf,
-}
-
-impl Paths {
-    /// flannel's `subnet.env`.
-    pub fn subnet_environment(&self) -> PathBuf {
-        self.flannel.join("subnet.env")
-    }
-}
 
 /// One observation of the host: the facts, and the other data that steps need.
 #[derive(Clone, Debug)]

@@ -19,11 +19,12 @@ use tokio::sync::watch;
 
 use self::report::{pending, report_of};
 use crate::host::netlink::{Netlink, NetlinkError};
+use crate::host::paths::Paths;
 use crate::host::processes::Processes;
 use crate::kinds::HostParts;
 use crate::kinds::flannel_to_calico::inactivity::InactivityClock;
 use crate::kinds::flannel_to_calico::journal::Journal;
-use crate::kinds::flannel_to_calico::observe::{Observation, ObserveError, Paths, observe};
+use crate::kinds::flannel_to_calico::observe::{Observation, ObserveError, observe};
 use crate::report::Report;
 use crate::watched_object::WatchedObject;
 

@@ -1,25 +1,23 @@
-//! Observes the host and reports the objects in both ranges.
+//! Observes the host: the objects in both ranges.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::node_migration::{Failure, NodeMigrationStatus};
-use engine::words::lines;
 use pod_cidr::host::{self, HostFacts, HostSettings};
-use pod_cidr::tunnel_change::{self, Keeping};
 use runtime::error::chain;
 use thiserror::Error;
 
-use super::facts;
-use super::kept_addresses::set_addresses;
+use super::apply::set_addresses;
+use super::report::report;
 use crate::health::Health;
 use crate::host::cnidir;
 use crate::host::files::FileError;
 use crate::host::folders::FolderWatch;
 use crate::host::netlink::{Netlink, NetlinkError};
+use crate::kernel_tables;
 use crate::kinds::HostParts;
 use crate::metrics::Metrics;
-use crate::report::{Pending, Report};
+use crate::report::Report;
 
 /// The host could not be read.
 #[derive(Debug, Error)]
@@ -70,28 +68,7 @@ impl Observer {
         timer.observe_duration();
         self.health.set_host_read(seen.is_ok());
         match seen {
-            Ok((facts, refused)) => Report {
-                message: message(settings),
-                failure: (!refused.is_empty()).then(|| Failure {
-                    category: "Contradiction".to_owned(),
-                    message: lines(&refused),
-                    retriable: true,
-                }),
-                // Calico replaces the address in a moment, and may remove the kept one.
-                pending: match tunnel_change::keeping(
-                    &settings.tunnel_addresses,
-                    &settings.from,
-                    Some(&facts),
-                ) {
-                    Keeping::Done | Keeping::NotYet(_) => Pending::NoGoal,
-                    Keeping::Changing(_) => Pending::Change,
-                },
-                kinds: NodeMigrationStatus {
-                    pod_cidr: Some(facts),
-                    ..NodeMigrationStatus::default()
-                },
-                ..Report::default()
-            },
+            Ok((facts, refused)) => report(settings, facts, &refused),
             Err(error) => Report::unreadable(error.category(), &error),
         }
     }
@@ -123,25 +100,6 @@ impl Observer {
         let conflist = host::conflist(&folder.to_string_lossy(), &files);
         // A new socket for each observation: a failed one does not recover.
         let tables = Netlink::connect()?.tables().await?;
-        Ok(host::facts(settings, conflist, &facts::tables(&tables)))
-    }
-}
-
-/// The agent's task. The message has no counts, since it would then change with each pod.
-fn message(settings: &HostSettings) -> String {
-    let HostSettings {
-        from,
-        to,
-        tunnel_addresses: tunnel_ends,
-        ..
-    } = settings;
-    let kept: Vec<String> = tunnel_ends.iter().map(|end| end.old.to_string()).collect();
-    if kept.is_empty() {
-        format!("observing {from} and {to}, no changes")
-    } else {
-        format!(
-            "observing {from} and {to}; keeping {} for connections that the host opened from there",
-            kept.join(", ")
-        )
+        Ok(host::facts(settings, conflist, &kernel_tables::tables(&tables)))
     }
 }

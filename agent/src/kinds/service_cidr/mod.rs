@@ -8,6 +8,7 @@ pub mod observe;
 mod old_addresses;
 pub mod pods_with_old_addresses;
 pub mod proxy;
+mod report;
 
 use api::node_migration::{Failure, NodeMigrationSpec};
 use kube::Client;

@@ -1,4 +1,4 @@
-//! Observes the host and reports the state of Services.
+//! Observes the host: the state of Services.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::node_migration::NodeMigrationStatus;
 use engine::found::Found;
 use engine::kernel::{Listed, Tables};
 use runtime::error::chain;
@@ -19,14 +18,15 @@ use tokio::sync::watch;
 use super::expected::WatchedRecord;
 use super::kubelet::Kubelet;
 use super::pods_with_old_addresses::ProcessReader;
+use super::report::report;
 use super::{connections, proxy};
 use crate::health::Health;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::slow_read::SlowRead;
+use crate::kernel_tables::tables;
 use crate::kinds::HostParts;
-use crate::kinds::pod_cidr::facts::tables;
 use crate::metrics::Metrics;
-use crate::report::{Pending, Report};
+use crate::report::Report;
 
 /// Maximum age of kube-proxy's rules while the migration does not wait for a rule: a host may have many thousands.
 const SELDOM: Duration = Duration::from_secs(15);
@@ -135,15 +135,7 @@ impl Observer {
         timer.observe_duration();
         self.health.set_host_read(seen.is_ok());
         match seen {
-            Ok(facts) => Report {
-                message: "observing Services, no changes".to_owned(),
-                pending: pending(facts.expected_digest.is_some(), &facts.missing_ports),
-                kinds: NodeMigrationStatus {
-                    service_cidr: Some(facts),
-                    ..NodeMigrationStatus::default()
-                },
-                ..Report::default()
-            },
+            Ok(facts) => report(facts),
             Err(error) => Report::unreadable(error.category(), &error),
         }
     }
@@ -265,16 +257,6 @@ fn bound(tables: &Tables) -> BTreeSet<IpAddr> {
         .collect()
 }
 
-/// When the next observation is due: neither kube-proxy's rules nor pods' environments cause events.
-fn pending(is_asked: bool, unknown: &Found<Vec<ServicePort>>) -> Pending {
-    match unknown {
-        _ if !is_asked => Pending::Unobservable,
-        Found::Present(unknown) if unknown.is_empty() => Pending::Unobservable,
-        Found::Present(_) => Pending::Process,
-        Found::Absent | Found::Malformed(_) => Pending::Change,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use service_cidr::host::ExpectedPorts;
@@ -287,22 +269,6 @@ mod tests {
             protocol: "TCP".to_owned(),
             port: 443,
         }
-    }
-
-    #[test]
-    fn the_next_observation_is_soon_while_a_rule_is_missing() {
-        let none = Found::Present(Vec::new());
-        let one = Found::Present(vec![port("172.30.0.1")]);
-        let unreadable = Found::Malformed("no nft".to_owned());
-        assert_eq!(pending(true, &one), Pending::Process);
-        assert_eq!(pending(true, &none), Pending::Unobservable);
-        assert_eq!(pending(true, &unreadable), Pending::Change);
-        assert_eq!(pending(false, &none), Pending::Unobservable);
-        assert_eq!(
-            pending(false, &unreadable),
-            Pending::Unobservable,
-            "without a question"
-        );
     }
 
     #[test]

@@ -1,18 +1,21 @@
 //! One step of a conversion in a cluster. Each step is idempotent, and each write has the version that was read.
 
-use api::migration::{AutomaticRollback, CalicoDatastoreStatus};
+mod backup;
+mod complete;
+
+use api::MigrationStatus;
+use api::migration::{AutomaticRollback, CalicoDatastoreStatus, Direction};
 use calico_datastore::cluster::calico::Calico;
 use calico_datastore::cluster::step::{Step, StoreWork};
 use crash_point::Edge;
 use datastore::run::Options;
-use engine::decision::{Wait, WaitReason};
+use engine::decision::{Decision, Wait, WaitReason};
 use engine::evict::PodName;
 use engine::words;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::ReadCache;
-use super::backup;
 use super::objects::{patch, spec_change};
 use super::observe::Observed;
 use super::pass::Pass;
@@ -20,13 +23,15 @@ use super::saved::{Saved, on_delete};
 use super::stores::{self, Patience};
 use crate::evict::evict;
 use crate::memory::Memory;
+use crate::staged;
+use crate::waits::wait;
 use crate::write::WriteError;
 
 /// Keys of one transaction: etcd accepts 128 changes, and as many conditions, by default.
 const BATCH: usize = 100;
 
 /// Outcome of a step.
-pub(super) enum Outcome {
+enum Outcome {
     /// The step is done; the text for the status.
     Done(String),
     /// The step has to wait.
@@ -44,8 +49,44 @@ impl Outcome {
 }
 
 impl Pass<'_> {
+    /// Runs the decided step on the stores, or reports the wait.
+    pub(super) async fn apply_to_stores(
+        &self,
+        decision: Decision<Step>,
+        memory: &mut Memory,
+        known: &mut CalicoDatastoreStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        if let Some(step) = staged::report(decision, status) {
+            let outcome = self.run_on_stores(&step, known, memory).await;
+            report_outcome(Ok(outcome), status)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the decided step, or reports the wait.
+    pub(super) async fn apply(
+        &self,
+        decision: Decision<Step>,
+        direction: Direction,
+        observed: &Observed,
+        memory: &mut Memory,
+        known: &mut CalicoDatastoreStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        match staged::report(decision, status) {
+            Some(Step::Finish) => self.complete(direction, memory, known, status).await?,
+            Some(step) => {
+                let made = Box::pin(self.run(&step, known, memory, observed)).await;
+                report_outcome(made, status)?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
     /// Runs a step that needs only the stores, and nothing from the cluster.
-    pub(super) async fn run_on_stores(
+    async fn run_on_stores(
         &self,
         step: &Step,
         known: &mut CalicoDatastoreStatus,
@@ -86,7 +127,7 @@ impl Pass<'_> {
     }
 
     /// Runs the step, and describes it for the status. [`Step::Finish`] is not run here.
-    pub(super) async fn run(
+    async fn run(
         &self,
         step: &Step,
         known: &mut CalicoDatastoreStatus,
@@ -253,6 +294,22 @@ impl Pass<'_> {
         }
         Ok(())
     }
+}
+
+/// Writes the outcome of a step to the status. A refusal of the API server does not end with another pass.
+fn report_outcome(made: Result<Outcome, WriteError>, status: &mut MigrationStatus) -> Result<(), WriteError> {
+    match made {
+        Ok(Outcome::Done(message)) => staged::done(message, status),
+        Ok(Outcome::Waits(found)) => wait(status, found.reason, found.message),
+        Err(error) => match error.refusal() {
+            Some(why) => {
+                let message = format!("{error}: refused by the API server: {why}");
+                wait(status, WaitReason::CheckFailing, message);
+            }
+            None => return Err(error),
+        },
+    }
+    Ok(())
 }
 
 /// Description of the work on the stores, for the status.

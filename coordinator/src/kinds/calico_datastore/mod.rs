@@ -1,13 +1,12 @@
 //! Calico's datastore from v2 (etcd v2) to v3 (etcd v3): reads and writes of the cluster and of both stores. The crate
 //! `calico_datastore` decides the steps and their order; the crate `datastore` changes the stores.
 //!
-//! `read` reads for the checks, `look` reads for each pass, the kind decides, and `apply` runs one step. Work that takes longer
-//! than a pass runs beside the passes in `worker`.
+//! `advance` makes a pass: `observe` reads, `view` has what the decision depends on, `apply` runs one step, `report` writes the
+//! status. Work that takes longer than a pass runs beside the passes in `worker`.
 
+mod advance;
 mod apply;
-mod backup;
 mod controllers_objects;
-mod drive;
 mod gate;
 pub(crate) mod hints;
 mod manifest;
@@ -15,10 +14,11 @@ mod objects;
 mod observe;
 mod pass;
 mod pods;
-mod read;
 mod read_cache;
+mod report;
 mod saved;
 mod stores;
+mod view;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl Kind for CalicoDatastore {
         adopt(context, cache, migration).await
     }
 
-    async fn read(
+    async fn observe(
         &self,
         context: &Context,
         cache: &Cache,
@@ -89,7 +89,7 @@ impl Kind for CalicoDatastore {
             generation: migration.metadata.generation.unwrap_or_default(),
         };
         let reads = memory.kinds.of::<ReadCache>();
-        Box::pin(read::cluster(context, cache, reads, self, by)).await
+        Box::pin(observe::cluster(context, cache, reads, self, by)).await
     }
 
     /// The checks need no facts from agents.
@@ -97,7 +97,7 @@ impl Kind for CalicoDatastore {
         Vec::new()
     }
 
-    fn judge(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
+    fn check(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
         let settings = match detect(&options(self), facts) {
             Ok(settings) => settings,
             Err(checks) => return (None, checks),
@@ -144,11 +144,11 @@ impl Kind for CalicoDatastore {
         document(settings, facts, &order)
     }
 
-    fn save(&self, settings: Settings, status: &mut MigrationStatus) {
+    fn save_settings(&self, settings: Settings, status: &mut MigrationStatus) {
         status.calico_datastore = Some(Box::new(CalicoDatastoreStatus::of(settings)));
     }
 
-    async fn before(
+    async fn saved_state(
         &self,
         context: &Context,
         cache: &Cache,
@@ -177,7 +177,7 @@ impl Kind for CalicoDatastore {
                 return Ok(Vec::new());
             }
         };
-        Box::pin(drive::advance(
+        Box::pin(advance::advance(
             context, cache, memory, migration, &saved, *known, status,
         ))
         .await?;

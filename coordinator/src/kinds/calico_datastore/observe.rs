@@ -1,36 +1,123 @@
-//! The inputs of one pass's decision.
+//! Reads the cluster and both stores: the facts for the checks and the plan, and what a pass needs. Changes nothing.
+
+mod manifest_objects;
 
 use std::sync::Arc;
 
-use api::migration::{AutomaticRollback, CalicoDatastoreStatus, Direction};
-use calico_datastore::cluster::calico::{Calico, Content, PerVersion};
-use calico_datastore::cluster::manifest::{self, Name};
+use api::migration::{AutomaticRollback, CalicoDatastore, CalicoDatastoreStatus, Direction};
+use calico_datastore::cluster::calico::Calico;
+use calico_datastore::cluster::checks::{OWN_NAMESPACE_PERMISSIONS, PERMISSIONS};
+use calico_datastore::cluster::detect::detect;
+use calico_datastore::cluster::facts::{ClusterFacts, Converted, StoreFacts};
+use calico_datastore::cluster::manifest::Name;
 use calico_datastore::cluster::nodes::{CalicoPod, NodeView};
-use calico_datastore::cluster::view::{
-    ControllersView, ControllersWork, DaemonSetView, StoresView, View, Work,
-};
+use calico_datastore::cluster::view::StoresView;
+use calico_datastore::controller_objects::ControllerObjects;
 use calico_datastore::run::record::{Phase, Record};
+use calico_datastore::sources::Source;
 use datastore::error::StoreError;
 use datastore::stores::Stores;
-use engine::check::names;
+use engine::cluster;
 use engine::drain::Pod;
 use engine::evict::PodName;
-use jiff::SignedDuration;
 use serde_json::Value;
 
-use super::ReadCache;
+use self::manifest_objects::read_manifest_objects;
+use super::manifest::manifest;
 use super::objects::{get, named};
 use super::pass::Pass;
 use super::pods::{self, Waiting};
-use super::saved::{Saved, on_delete, parts};
-use crate::facts;
+use super::read_cache::{ReadCache, ReadRequest};
+use super::saved::Saved;
+use super::{controllers_objects, options};
+use crate::cache::Cache;
+use crate::context::Context;
 use crate::memory::Memory;
 use crate::pod_index::Index;
 use crate::snapshot::node_order;
 use crate::write::WriteError;
+use crate::{facts, read};
 
-/// For this time after v3 opened, a pod without an address counts as waiting for the network.
-const PATIENCE: SignedDuration = SignedDuration::from_mins(10);
+/// The facts that the checks and the plan need.
+pub async fn cluster(
+    context: &Context,
+    cache: &Cache,
+    reads: &mut ReadCache,
+    kind: &CalicoDatastore,
+    by: ReadRequest,
+) -> Result<ClusterFacts, WriteError> {
+    let nodes = cache.nodes.state();
+    let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
+    let manifest = manifest(&kind.manifest);
+    let mut cluster = ClusterFacts {
+        nodes: nodes
+            .into_iter()
+            .filter(|node| node.operating_system != "windows")
+            .map(|node| (node.name.clone(), node))
+            .collect(),
+        without_network: pods::without_network(cache)
+            .into_iter()
+            .map(|pod| pod.key)
+            .collect(),
+        kubernetes_version: version(context).await?,
+        ..ClusterFacts::default()
+    };
+    cluster.permissions = read::permissions(context, &PERMISSIONS).await?;
+    let at_home = read::permissions_in(context, &OWN_NAMESPACE_PERMISSIONS, &context.namespace).await?;
+    cluster.permissions.extend(at_home);
+    cluster.policies = read::policies(context).await?;
+    cluster.webhooks = webhooks(context, cache).await?;
+    if let Ok(manifest) = &manifest {
+        read_manifest_objects(context, cache, manifest, &mut cluster).await?;
+    }
+    cluster.manifest = Some(manifest);
+    if let Ok(settings) = detect(&options(kind), &cluster) {
+        let mut read = reads
+            .facts(context, &settings.etcd_v2.value, &settings.etcd_v3.value, by)
+            .await;
+        if let Ok(StoreFacts {
+            conversion: Ok(converted),
+            ..
+        }) = &mut read
+        {
+            match left_to_controllers(context, converted).await {
+                Ok(()) => {}
+                // A missing permission is a finding of its own.
+                Err(error) if error.refusal().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        cluster.stores = Some(read);
+    }
+    Ok(cluster)
+}
+
+/// Finds what the controllers of v3 write for the objects of this cluster, and the objects for which they cannot write anything.
+async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Result<(), WriteError> {
+    if converted.remaining.is_empty() {
+        return Ok(());
+    }
+    let sources = controllers_objects::sources(context, &converted.remaining).await?;
+    converted.remaining = ControllerObjects::of_sources(&sources);
+    let flawed = |source: Source| Some((source.origin, source.flaw?));
+    converted.flawed = sources.into_iter().filter_map(flawed).collect();
+    Ok(())
+}
+
+/// Fail-closed webhooks, with the pods that serve them.
+async fn webhooks(context: &Context, cache: &Cache) -> Result<Vec<cluster::Webhook>, WriteError> {
+    let webhooks = read::webhooks(context).await?;
+    Ok(webhooks.behind(&cache.pods.index().pods()))
+}
+
+async fn version(context: &Context) -> Result<String, WriteError> {
+    let found = context
+        .client
+        .apiserver_version()
+        .await
+        .map_err(|source| WriteError::of("asking for", "the version of the API server", source))?;
+    Ok(found.git_version)
+}
 
 /// The observed objects of the cluster.
 pub(super) struct Observed {
@@ -40,7 +127,8 @@ pub(super) struct Observed {
     pub controllers: Option<Value>,
     /// The `ConfigMap`.
     pub configuration: Option<Value>,
-    pods: Arc<Index>,
+    /// Every pod.
+    pub pods: Arc<Index>,
     /// Pods that wait for a network.
     pub waiting: Vec<Waiting>,
     /// The state of calico-node on every node.
@@ -121,7 +209,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         known: &mut CalicoDatastoreStatus,
     ) -> Result<StoresView, String> {
-        let (record, mut view) = self.ask(memory, known, read).await?;
+        let (record, mut view) = self.ask(memory, known, read_stores).await?;
         self.copy_record(known, record.as_ref(), &view);
         view.is_ours = record.is_some_and(|record| known.record == Some(record.id));
         Ok(view)
@@ -165,75 +253,9 @@ impl Pass<'_> {
             | Phase::Aborting => known.record = Some(record.id.clone()),
         }
     }
-
-    /// The whole view.
-    pub(super) fn view<'pass>(
-        &self,
-        known: &CalicoDatastoreStatus,
-        observed: &'pass Observed,
-        stores: Result<StoresView, String>,
-        controllers: Option<ControllersView>,
-        controllers_work: ControllersWork,
-        work: &'pass Work,
-    ) -> View<'pass> {
-        let saved = self.saved;
-        View {
-            direction: self.direction(known),
-            is_backed_up: known.backup.is_some(),
-            stores,
-            configuration: configuration(saved, observed.configuration.as_ref()),
-            daemon_set: daemon_set(saved, &observed.daemon_set),
-            nodes: &observed.nodes,
-            controllers,
-            controllers_work,
-            work,
-            without_network: self.pods_without_network_since_open(known, observed),
-            now: self.now,
-        }
-    }
-
-    /// The state of the controllers.
-    pub(super) fn controllers(
-        &self,
-        known: &CalicoDatastoreStatus,
-        observed: &Observed,
-    ) -> Option<ControllersView> {
-        controllers(self.saved, observed.controllers.as_ref(), || {
-            pods::controller_pods(&observed.pods, &known.settings.controllers.value)
-        })
-    }
-
-    /// Pods that have waited since before v3 opened, except those that waited before the migration. After [`PATIENCE`] the
-    /// network is not the reason for their wait.
-    fn pods_without_network_since_open(
-        &self,
-        known: &CalicoDatastoreStatus,
-        observed: &Observed,
-    ) -> Option<String> {
-        let opened_at = known
-            .opened_at
-            .filter(|opened| self.now.duration_since(*opened) < PATIENCE)?;
-        let waits = |waiting: &&Waiting| {
-            waiting.made.is_none_or(|made| made <= opened_at)
-                && !self.saved.without_network.contains(&waiting.uid)
-        };
-        let left: Vec<&str> = observed
-            .waiting
-            .iter()
-            .filter(waits)
-            .map(|waiting| waiting.key.as_str())
-            .collect();
-        (!left.is_empty()).then(|| {
-            format!(
-                "pods that still wait for a network: {} ({})",
-                left.len(),
-                names(&left)
-            )
-        })
-    }
 }
 
-async fn read(stores: &Stores) -> Result<(Option<Record>, StoresView), StoreError> {
+async fn read_stores(stores: &Stores) -> Result<(Option<Record>, StoresView), StoreError> {
     // v2 first, so that the record is not older than the flag.
     let v2 = stores.ready_v2().await?;
     let (recorded, information) = tokio::try_join!(stores.record(), stores.cluster_information())?;
@@ -247,76 +269,6 @@ async fn read(stores: &Stores) -> Result<(Option<Record>, StoresView), StoreErro
         is_ours: false,
     };
     Ok((record, view))
-}
-
-fn configuration(saved: &Saved, there: Option<&Value>) -> Option<Content> {
-    let known = saved.configuration.as_ref()?;
-    Some(there.map_or(Content::Missing, |there| {
-        Content::of(&manifest::texts(there), known)
-    }))
-}
-
-fn daemon_set(saved: &Saved, there: &Value) -> DaemonSetView {
-    let now = parts(there);
-    let known = &saved.daemon_set;
-    let template = PerVersion {
-        v2: known.v2.template.clone(),
-        v3: known.v3.template.clone(),
-    };
-    let strategy = PerVersion {
-        v2: known.v2.strategy.clone(),
-        v3: known.v3.strategy.clone(),
-    };
-    let number = |field: &str| there["status"][field].as_u64().unwrap_or_default();
-    let missing = number("desiredNumberScheduled").saturating_sub(number("currentNumberScheduled"));
-    DaemonSetView {
-        template: Content::of(&now.template, &template),
-        strategy: Content::of(&now.strategy, &strategy),
-        is_held: now.strategy["type"] == on_delete()["type"],
-        missing: usize::try_from(missing).unwrap_or(usize::MAX),
-    }
-}
-
-fn controllers(
-    saved: &Saved,
-    there: Option<&Value>,
-    pods: impl FnOnce() -> usize,
-) -> Option<ControllersView> {
-    let known = saved.controllers.as_ref()?;
-    let Some(there) = there else {
-        // Deleted by another user: nothing writes, and the object is not as it has to be.
-        return Some(ControllersView {
-            template: Content::Missing,
-            is_stopped: true,
-            is_scaled: false,
-            pods: 0,
-            is_available: false,
-        });
-    };
-    let template = PerVersion {
-        v2: known.v2.template.clone(),
-        v3: known.v3.template.clone(),
-    };
-    let says = Content::of(&there["spec"]["template"], &template);
-    let replicas = there["spec"]["replicas"].as_i64().unwrap_or(1);
-    let wanted = if says.is(Calico::V3) {
-        known.v3.replicas
-    } else {
-        known.v2.replicas
-    };
-    let status = &there["status"];
-    let number = |field: &str| status[field].as_i64().unwrap_or_default();
-    let is_seen =
-        number("observedGeneration") >= there["metadata"]["generation"].as_i64().unwrap_or_default();
-    Some(ControllersView {
-        template: says,
-        is_stopped: replicas == 0,
-        is_scaled: replicas == wanted,
-        pods: pods(),
-        is_available: is_seen
-            && number("updatedReplicas") >= replicas
-            && number("availableReplicas") >= replicas,
-    })
 }
 
 /// A pod of calico-node as the decision needs it.

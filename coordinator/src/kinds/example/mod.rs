@@ -1,6 +1,12 @@
 //! The kind of docs/adding-a-kind.md: reads and writes of the cluster. The crate `example` decides the steps.
+//!
+//! `advance` makes a pass: `observe` reads, `view` has what the decision depends on, `apply` runs one step, and the shared
+//! `staged` reports.
 
-mod drive;
+mod advance;
+mod apply;
+mod observe;
+mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,8 +18,6 @@ use engine::document::Document;
 use example::api::{NodeSpec, Settings, Spec, Status};
 use example::checks::{self, ClusterFacts};
 use example::document::document;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, ResourceExt as _};
 
 use crate::cache::Cache;
 use crate::context::Context;
@@ -32,7 +36,7 @@ impl Kind for Spec {
         adopt(context, cache, migration).await
     }
 
-    async fn read(
+    async fn observe(
         &self,
         context: &Context,
         _cache: &Cache,
@@ -40,11 +44,7 @@ impl Kind for Spec {
         _migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
-        let object = read(context, &self.config_map).await?;
-        Ok(ClusterFacts {
-            labelled: object.map(|object| object.labels().contains_key(example::LABEL)),
-            kernels: kernels(node_migrations.iter().map(AsRef::as_ref)),
-        })
+        observe::cluster(context, self, node_migrations).await
     }
 
     fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
@@ -52,8 +52,8 @@ impl Kind for Spec {
         silent.map(|(node, _)| node.clone()).collect()
     }
 
-    fn judge(&self, _migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
-        checks::judge(self, facts)
+    fn check(&self, _migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
+        checks::check(self, facts)
     }
 
     fn uses(&self, _field: SpecField) -> bool {
@@ -64,7 +64,7 @@ impl Kind for Spec {
         document(settings)
     }
 
-    fn save(&self, settings: Settings, status: &mut MigrationStatus) {
+    fn save_settings(&self, settings: Settings, status: &mut MigrationStatus) {
         status.example = Some(Status {
             settings,
             stage: None,
@@ -72,7 +72,7 @@ impl Kind for Spec {
         });
     }
 
-    async fn before(
+    async fn saved_state(
         &self,
         _context: &Context,
         _cache: &Cache,
@@ -91,7 +91,7 @@ impl Kind for Spec {
         status: &mut MigrationStatus,
     ) -> Result<Vec<&'static str>, WriteError> {
         match status.example.clone() {
-            Some(known) => drive::advance(context, cache, memory, migration, self, known, status).await?,
+            Some(known) => advance::advance(context, cache, memory, migration, self, known, status).await?,
             None => settings_gone(status, "status.example", ""),
         }
         Ok(Vec::new())
@@ -102,32 +102,4 @@ impl Kind for Spec {
 async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
     let ask = |spec: &mut NodeMigrationSpec| spec.example = Some(NodeSpec {});
     node_migrations::adopt(context, cache, migration, ask).await
-}
-
-/// The ConfigMap, if it exists.
-async fn read(context: &Context, name: &str) -> Result<Option<ConfigMap>, WriteError> {
-    let objects: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
-    let read = objects.get_opt(name).await;
-    read.map_err(|error| {
-        WriteError::of(
-            "reading",
-            format!("ConfigMap {}/{name}", context.namespace),
-            error,
-        )
-    })
-}
-
-/// The kernel of each node, as its agent has reported it.
-fn kernels<'object>(
-    objects: impl Iterator<Item = &'object NodeMigration>,
-) -> BTreeMap<String, Option<String>> {
-    objects
-        .map(|object| {
-            let report = object.status.as_ref().and_then(|status| status.example.as_ref());
-            (
-                object.spec.node_name.clone(),
-                report.map(|report| report.kernel.clone()),
-            )
-        })
-        .collect()
 }

@@ -22,11 +22,7 @@ use crate::node_migrations::{self, belongs_to, linux_nodes};
 use crate::write::{self, WriteError, describe};
 
 /// Creates and deletes `NodeMigration`s to match the Nodes.
-pub async fn adopt_node_migrations(
-    context: &Context,
-    cache: &Cache,
-    migration: &Migration,
-) -> Result<(), WriteError> {
+pub async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
     for object in node_migrations::without_node(cache, migration) {
         let removal = async {
             let node = &object.spec.node_name;
@@ -53,7 +49,7 @@ pub async fn adopt_nodes(
     migration: &Migration,
     settings: &Settings,
 ) -> Result<BTreeMap<String, String>, WriteError> {
-    adopt_node_migrations(context, cache, migration).await?;
+    adopt(context, cache, migration).await?;
     let nodes = linux_nodes(cache);
     write_settings(context, cache, migration, settings).await?;
     label_with_flannel(context, &joined_nodes(cache, migration)).await?;

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 pub use label::record;
 pub use restore::restore;
 
-use super::prepare::daemon_set;
+use super::observe::daemon_set;
 use super::{node_objects, saved};
 use crate::cache::Cache;
 use crate::calico;

@@ -15,7 +15,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::prepare::NODES_AT_ONCE;
+use super::NODES_AT_ONCE;
 use crate::cache::Cache;
 use crate::calico::{self, Kind};
 use crate::context::Context;

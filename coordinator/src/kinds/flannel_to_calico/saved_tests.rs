@@ -48,7 +48,7 @@ fn calicos_annotations_are_restored_and_others_stay() {
 async fn state_of_a_node_is_saved_in_its_object_and_the_rest_is_returned() {
     let api = scenarios::cluster();
     let migration = || serde_json::from_value(api.get(scenarios::MIGRATION).unwrap()).unwrap();
-    super::super::adopt::adopt_node_migrations(&api.context(), &api.cache(), &migration())
+    super::super::adopt::adopt(&api.context(), &api.cache(), &migration())
         .await
         .unwrap();
     let annotations = json!({ "projectcalico.org/x": "1", "example.org/y": "2" });
@@ -92,7 +92,7 @@ async fn state_of_a_node_is_saved_in_its_object_and_the_rest_is_returned() {
 async fn nodes_that_a_pass_has_no_time_for_are_saved_by_the_next_one() {
     let api = scenarios::cluster();
     let migration: Migration = serde_json::from_value(api.get(scenarios::MIGRATION).unwrap()).unwrap();
-    super::super::adopt::adopt_node_migrations(&api.context(), &api.cache(), &migration)
+    super::super::adopt::adopt(&api.context(), &api.cache(), &migration)
         .await
         .unwrap();
     // So little time that a pass writes one object at most.

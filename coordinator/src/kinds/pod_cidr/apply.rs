@@ -1,10 +1,13 @@
 //! One step of a change of the range. Each step is idempotent, and reads its object again before it writes.
 
 mod blocks;
+mod complete;
+mod tunnels;
 
-use api::Migration;
 use api::migration::PodCidrStatus;
+use api::{Migration, MigrationStatus};
 use crash_point::Edge;
+use engine::decision::{Decision, WaitReason};
 use engine::evict::PodName;
 use engine::words;
 use jiff::Timestamp;
@@ -16,6 +19,7 @@ use pod_cidr::pools::{self, Openness};
 use serde_json::{Value, json};
 
 use super::calico_nodes;
+use super::pass::Pass;
 use super::read_cache::ReadCache;
 use super::saved::Saved;
 use crate::calico::store::Store;
@@ -25,8 +29,9 @@ use crate::cordon;
 use crate::evict::evict;
 use crate::lenient_requests;
 use crate::memory::Memory;
-use crate::read;
+use crate::waits::wait;
 use crate::write::{WriteError, parameters};
+use crate::{read, staged};
 
 /// The inputs of a step.
 pub struct StepExecutor<'pass> {
@@ -51,6 +56,42 @@ pub enum Outcome {
     Done(String),
     /// The step is impossible as things are: what the user has to correct.
     Refused(String),
+}
+
+impl Pass<'_> {
+    /// Runs the decided step, or reports the wait.
+    pub(super) async fn apply(
+        &self,
+        memory: &mut Memory,
+        decision: Decision<Step>,
+        known: &mut PodCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        let executor = StepExecutor {
+            context: self.context,
+            store: self.store,
+            migration: self.migration,
+            saved: self.saved,
+            new_pool_spec: &pools::wanted(
+                &self.saved.old_pool,
+                &known.settings.to.value,
+                known.settings.block_size.value,
+            ),
+            grace_period_seconds: self.migration.spec.drain.grace_period_seconds,
+        };
+        match staged::report(decision, status) {
+            Some(Step::Complete) => self.complete(&executor, memory, known, status).await?,
+            Some(step) => match executor.run(&step, known, memory).await? {
+                Outcome::Done(message) => staged::done(message, status),
+                Outcome::Refused(why) => {
+                    let message = format!("{why}; replumb retries until this is corrected");
+                    wait(status, WaitReason::CalicoObjects, message);
+                }
+            },
+            None => {}
+        }
+        Ok(())
+    }
 }
 
 impl StepExecutor<'_> {

@@ -1,17 +1,16 @@
-//! Another range for the pods: the driver of one pass.
+//! Another range for the pods: reads and writes of the cluster.
 //!
-//! `read` and `read_cache` read, the kind decides, `apply` runs one step. Forward and back are the same procedure between two
-//! pools.
+//! `advance` makes a pass: `observe` reads, `view` has what the decision depends on, `apply` runs one step, `report` writes the
+//! status. The crate `pod_cidr` decides. Forward and back are the same procedure between two pools.
 
 mod adopt;
+mod advance;
 mod apply;
-mod by_node;
 #[cfg(test)]
 mod by_node_scenarios;
 mod calico_nodes;
 mod calico_objects;
 mod datastore;
-mod drive;
 #[cfg(test)]
 mod etcd_scenarios;
 #[cfg(test)]
@@ -22,19 +21,15 @@ mod objects;
 mod observe;
 mod pass;
 mod places;
-mod progress;
-mod read;
 mod read_cache;
-mod redundancy;
-mod remaining;
+mod report;
 mod saved;
 #[cfg(test)]
 mod scenarios;
-mod switch;
 #[cfg(test)]
 mod switch_scenarios;
 mod traffic;
-mod tunnels;
+mod view;
 #[cfg(test)]
 mod world;
 
@@ -44,7 +39,6 @@ use std::sync::Arc;
 use api::migration::{PodCidr, PodCidrStatus};
 use api::traffic::TrafficGate;
 use api::{Migration, MigrationStatus, NodeMigration};
-use calico::etcd_access::StoreProblem;
 use engine::check::Check;
 use engine::decision::WaitReason;
 use engine::document::Document;
@@ -70,14 +64,12 @@ pub use read_cache::ReadCache;
 /// Default time for which the old pool stays, empty.
 const SOAK_SECONDS: u32 = 24 * 60 * 60;
 
+/// Number of pods of a Deployment of name servers or admission webhooks while pods move.
+const REDUNDANT_REPLICAS: u32 = 2;
+
 /// Time for which the old pool stays once it is empty.
 fn soak_seconds(kind: &PodCidr) -> u32 {
     kind.soak_seconds.unwrap_or(SOAK_SECONDS)
-}
-
-/// The message when Calico's datastore does not answer.
-fn unreachable(problem: &StoreProblem) -> String {
-    format!("{}; replumb retries. {}", problem.message, problem.hint)
 }
 
 impl Kind for PodCidr {
@@ -88,7 +80,7 @@ impl Kind for PodCidr {
         adopt::adopt(context, cache, migration, &adopt::settings_forward(self), None).await
     }
 
-    async fn read(
+    async fn observe(
         &self,
         context: &Context,
         cache: &Cache,
@@ -97,7 +89,7 @@ impl Kind for PodCidr {
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
         let reads = memory.kinds.of::<ReadCache>();
-        Box::pin(read::cluster(context, cache, reads, self, node_migrations)).await
+        Box::pin(observe::cluster(context, cache, reads, self, node_migrations)).await
     }
 
     fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
@@ -108,7 +100,7 @@ impl Kind for PodCidr {
             .collect()
     }
 
-    fn judge(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
+    fn check(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
         let options = Options {
             from: self.from,
             to: self.to,
@@ -164,11 +156,11 @@ impl Kind for PodCidr {
         document(settings, facts, &document_options)
     }
 
-    fn save(&self, settings: Settings, status: &mut MigrationStatus) {
+    fn save_settings(&self, settings: Settings, status: &mut MigrationStatus) {
         status.pod_cidr = Some(PodCidrStatus::of(settings));
     }
 
-    async fn before(
+    async fn saved_state(
         &self,
         _context: &Context,
         cache: &Cache,
@@ -197,12 +189,16 @@ impl Kind for PodCidr {
                 return Ok(Vec::new());
             }
         };
-        match drive::advance(context, cache, memory, migration, self, &saved, known, status).await {
+        match advance::advance(context, cache, memory, migration, self, &saved, known, status).await {
             Ok(()) => Ok(Vec::new()),
             // Completed writes stay, and the next pass decides about the others.
             Err(WriteError::Etcd(error)) => {
                 memory.kinds.of::<ReadCache>().forget_store();
-                wait(status, WaitReason::Datastore, unreachable(&problem(&error)));
+                wait(
+                    status,
+                    WaitReason::Datastore,
+                    report::unreachable(&problem(&error)),
+                );
                 Ok(Vec::new())
             }
             Err(error) => Err(error),

@@ -1,201 +1,241 @@
-//! The inputs of one pass's decision, and the decision.
+//! Reads the cluster and Calico's datastore: the facts for the checks and the plan, and what a pass needs. Changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::MigrationStatus;
-use api::migration::PodCidrStatus;
-use engine::decision::Direction;
-use engine::moves::{self, Health, Resident, Workload};
-use engine::residents::{health, residents, workloads_of};
+use api::NodeMigration;
+use api::migration::{CurrentStage, Direction, PodCidr, PodCidrStatus, Stage};
+use engine::cluster::Malformed;
 use ipnet::IpNet;
-use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
-use pod_cidr::decide::{Next, Policy, PoolRole, PoolView, View, decide};
-use pod_cidr::hardcoded_range::{self, RangeUse};
-use pod_cidr::pools::{self, Openness};
-use pod_cidr::settings::Mode;
+use k8s_openapi::api::core::v1::{Namespace, Service};
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use kube::core::DynamicObject;
+use pod_cidr::calico_node::CalicoNode;
+use pod_cidr::checks::permissions;
+use pod_cidr::datastore::DatastoreFacts;
+use pod_cidr::decide::PoolRole;
+use pod_cidr::facts::ClusterFacts;
+use pod_cidr::hardcoded_range::RangeUse;
+use pod_cidr::host::HostSettings;
+use pod_cidr::ipam::Block;
+use pod_cidr::tunnel_address;
+use pod_cidr::unclear::Unclear;
 
-use super::ReadCache;
-use super::gate::{Watched, openness};
-use super::pass::Pass;
-use super::remaining::Remaining;
-use super::{progress, soak_seconds};
+use super::calico_objects::{blocks, calicos_daemon_sets, mentions};
+use super::malformed::{self, Claims, Pools};
+use super::read_cache::{ReadCache, SharedIpam};
+use super::report::unreachable;
+use super::{adopt, calico_nodes, datastore, objects};
+use crate::cache::Cache;
+use crate::calico;
+use crate::calico::store::Store;
+use crate::context::Context;
+use crate::etcd_access::problem;
+use crate::facts::workloads::backends;
 use crate::memory::Memory;
 use crate::read_cache::Pace;
-use crate::snapshot::node_order;
-use crate::staged::Gate;
 use crate::write::WriteError;
-use crate::{evict, limits, stalls};
+use crate::{facts, read, workloads};
 
-/// Default number of pods that move at the same time.
-const PODS_AT_ONCE: u32 = 5;
-
-impl Pass<'_> {
-    /// The next step, and the halt that needs a user.
-    pub(super) async fn observe_and_decide(
-        &self,
-        memory: &mut Memory,
-        known: &mut PodCidrStatus,
-        status: &mut MigrationStatus,
-    ) -> Result<(Next, Gate), WriteError> {
-        let (from, to) = (self.range(PoolRole::Old), self.range(PoolRole::New));
-        let (target, left_range) = match self.source_pool() {
-            PoolRole::Old => (to, from),
-            PoolRole::New => (from, to),
-        };
-        known.source_closed_at = self.source_closed_at(known);
-        let pods = self.snapshot.pods();
-        evict::update(self.context, memory, pods);
-        progress::count(known, pods, self.direction, status);
-
-        let workloads = workloads_of(pods);
-        let needed = memory.needs.read(self.context, pods, Pace::Counted).await?;
-        let residents = residents(pods, &workloads, &needed, known.source_closed_at);
-        let targets = known.settings.remaining_ranges(&target, self.pools.ranges());
-        let strange_pool = self.malformed_pool();
-        let movers = if strange_pool.is_some() {
-            moves::Movers::Within(&left_range)
-        } else {
-            moves::Movers::OutOf(&targets)
-        };
-        let left_there = moves::remaining_pods(&residents, movers);
-        let nodes = left_there
-            .values()
-            .flatten()
-            .map(|resident| resident.pod.node.as_str());
-        let with_pods: BTreeSet<&str> = nodes.collect();
-        let have_to_move = !with_pods.is_empty();
-        let once_moved = if have_to_move { Pace::Counted } else { Pace::Waited };
-        let workload_health = self.workload_health(memory, &residents, movers, status);
-        let held = self.traffic(memory, have_to_move, known, status).await?;
-        let left = self
-            .remaining(memory, &left_range, have_to_move, once_moved, known)
-            .await?;
-        let routes = self.routes(known);
-        let mentions = self
-            .mentions(memory, known, (&left_range, &target), once_moved)
-            .await?;
-        let switch = self.switch(memory, &left_range, &target, known);
-        let redundancy = self.redundancy(&residents, self.workloads, known, &mut memory.restores);
-        let Watched { gate, unwatched } = held;
-        let order = node_order(self.snapshot, &self.context.node_name);
-        let by_node = match self.kind.mode {
-            Mode::ByWorkload => None,
-            Mode::ByNode => Some(self.nodes_in_order(memory, &order, &with_pods)),
-        };
-        let view = View {
-            direction: self.direction,
-            old: self.pool_view(PoolRole::Old, known, &left, &routes),
-            new: self.pool_view(PoolRole::New, known, &left, &routes),
-            wanted: &pools::wanted(&self.saved.old_pool, &to, known.settings.block_size.value),
-            widen: &hardcoded_range::widen(&mentions, &left_range, &target),
-            tunnel_changes: switch.ends,
-            kept_in_source: self.kept_in_source(&left_range),
-            kept_in_target: switch.kept_in_target,
-            former_addresses_to_allocate: &self.to_hold(&target),
-            to_release: &self.to_release(&left_range, &target),
-            unknown_former_addresses: self.free_addresses_unknown(&target),
-            unclear_pool: strange_pool,
-            switched: switch.switched,
-            canary: self.canary(known, &unwatched),
-            redundancy,
-            follow_up: &hardcoded_range::follow_up(&mentions, &from, &to),
-            rolling: self.daemon_set_rollout(known),
-            moves: moves::View {
-                residents: &residents,
-                movers,
-                budgets: &self.snapshot.budgets,
-                refusals: &memory.refusals,
-                workloads: &workload_health,
-                only: None,
-            },
-            nodes: by_node.as_deref(),
-        };
-        Ok((decide(&view, &self.policy(gate.hold.clone()), self.now), gate))
+/// Ranges that Services have or may have, each with the object that has it. In a cluster without `ServiceCIDR`s, the addresses of
+/// Services.
+async fn service_ranges(context: &Context) -> Result<Vec<(String, IpNet)>, WriteError> {
+    let ranges = read::list_if_served::<ServiceCIDR>(context, "ServiceCIDRs").await?;
+    let said: Vec<(String, IpNet)> = ranges.iter().flat_map(objects::ranges_of).collect();
+    if !said.is_empty() {
+        return Ok(said);
     }
+    let given = read::each(context, "Services", |service: Service| {
+        Some(objects::given_to(&service))
+    })
+    .await?;
+    Ok(given.concat())
+}
 
-    /// Time since which the source pool is closed.
-    fn source_closed_at(&self, known: &PodCidrStatus) -> Option<Timestamp> {
-        match openness(self.pool(self.source_pool(), known)) {
-            Openness::Closed => known.source_closed_at.or(Some(self.now)),
-            Openness::Absent => known.source_closed_at,
-            Openness::OptIn | Openness::Narrowed | Openness::AllPods => None,
+/// The facts that the checks and the plan need.
+pub async fn cluster(
+    context: &Context,
+    cache: &Cache,
+    reads: &mut ReadCache,
+    kind: &PodCidr,
+    node_migrations: &[Arc<NodeMigration>],
+) -> Result<ClusterFacts, WriteError> {
+    let (datastore, in_calico) = in_calico(context, cache, reads, kind).await?;
+    let (calico_resources, name_services, services, webhooks) = tokio::try_join!(
+        read::calico_resources(context),
+        read::name_services(context),
+        service_ranges(context),
+        read::webhooks(context),
+    )?;
+    let needed = permissions(&datastore);
+    let (namespaces, permissions, policies, workloads) = tokio::try_join!(
+        read::each(context, "Namespaces", |namespace: Namespace| Some(
+            objects::pins_of(&namespace)
+        )),
+        read::permissions(context, &needed),
+        read::policies(context),
+        workloads::workloads(context, cache),
+    )?;
+    let nodes = cache.nodes.state();
+    let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
+    let index = cache.pods.index();
+    let mut pods = index.pods();
+    pods.sort_by_name();
+    let pools = malformed::pools(&in_calico.pools);
+    // A malformed pool without a range cannot be judged further.
+    let (unclear_pools, of_no_range): (Vec<Unclear>, Vec<Unclear>) =
+        pools.malformed.into_iter().partition(|pool| pool.range.is_some());
+    let mut malformed: Vec<Malformed> = of_no_range.into_iter().map(|pool| pool.malformed).collect();
+    let (blocks, unclear_blocks) = malformed::partition(in_calico.blocks);
+    let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
+    let controller_managers = objects::controller_managers(&index);
+    let reports = read::reports(context, cache, node_migrations);
+    malformed.sort();
+    let name_servers = backends(&name_services, &pods);
+    let corefiles = workloads::corefiles(context, &index, &name_servers).await?;
+    Ok(ClusterFacts {
+        nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
+        pins: objects::pins(&index, namespaces),
+        workloads,
+        budgets: cache
+            .budgets
+            .state()
+            .iter()
+            .map(|found| facts::pods::budget(found))
+            .collect(),
+        webhooks: webhooks.behind(&pods),
+        name_servers,
+        corefiles,
+        pods,
+        pools: pools.valid,
+        unclear_pools,
+        blocks,
+        unclear_blocks,
+        ipam: objects::ipam(in_calico.ipam.as_ref()),
+        services,
+        mentions: in_calico.mentions,
+        calico_nodes: in_calico.nodes,
+        datastore,
+        daemon_sets: daemon_sets
+            .into_iter()
+            .map(|set| ((set.namespace.clone(), set.name.clone()), set))
+            .collect(),
+        config_maps,
+        controller_managers,
+        calico_resources,
+        permissions,
+        policies,
+        malformed,
+        hosts: read::from_reports(&reports, |status| status.pod_cidr.clone()),
+    })
+}
+
+/// Facts from Calico's datastore.
+#[derive(Default)]
+struct InCalico {
+    pools: Vec<DynamicObject>,
+    blocks: Vec<Result<Block, Unclear>>,
+    ipam: Option<DynamicObject>,
+    nodes: BTreeMap<String, CalicoNode>,
+    mentions: Vec<RangeUse>,
+}
+
+/// Calico's datastore, and the facts from it. When it cannot be reached, the first has the error, and the second is empty and
+/// must not be used.
+async fn in_calico(
+    context: &Context,
+    cache: &Cache,
+    reads: &mut ReadCache,
+    kind: &PodCidr,
+) -> Result<(DatastoreFacts, InCalico), WriteError> {
+    let mut found = DatastoreFacts::default();
+    if let Some(said) = datastore::ask(context, cache, kind, None).await? {
+        found.detected = said;
+    }
+    let Ok(said) = &found.detected else {
+        return Ok((found, InCalico::default()));
+    };
+    let store = match reads.store(context, &said.value).await {
+        Ok(store) => store,
+        Err(problem) => {
+            found.etcd = Some(Err(problem));
+            return Ok((found, InCalico::default()));
         }
+    };
+    if let Store::Etcd(store) = &store {
+        found.etcd = Some(datastore::facts(store).await);
     }
-
-    /// Health of every workload; a stalled namespace is marked.
-    fn workload_health(
-        &self,
-        memory: &mut Memory,
-        residents: &[Resident<'_>],
-        movers: moves::Movers<'_>,
-        status: &MigrationStatus,
-    ) -> BTreeMap<Workload, Health> {
-        let started_at = status.started_at.unwrap_or(self.now);
-        let mut health = health(self.workloads, &self.saved.unready, started_at);
-        let goes_back = self.direction == Direction::Rollback;
-        let name = self.migration.name_any();
-        stalls::mark(memory, &name, residents, movers, &mut health, goes_back, self.now);
-        health
+    let read = async {
+        let no_claims = Claims::default();
+        let (pools, blocks, ipam, nodes) = tokio::try_join!(
+            store.list(calico::IP_POOL),
+            blocks(&store, &no_claims),
+            store.ipam_config(),
+            calico_nodes::read(&store, cache),
+        )?;
+        let mentions = mentions(context, cache, &store, kind, None).await?;
+        Ok(InCalico {
+            pools,
+            blocks,
+            ipam,
+            nodes,
+            mentions,
+        })
+    };
+    match read.await {
+        Ok(read) => Ok((found, read)),
+        Err(WriteError::Etcd(error)) => {
+            reads.forget_store();
+            found.etcd = Some(Err(problem(&error)));
+            Ok((found, InCalico::default()))
+        }
+        Err(error) => Err(error),
     }
+}
 
-    /// Objects that contain a range. Those of tenants go to the warnings. `ranges`: the source range and the target range.
-    async fn mentions(
-        &self,
-        memory: &mut Memory,
-        known: &PodCidrStatus,
-        ranges: (&IpNet, &IpNet),
-        pace: Pace,
-    ) -> Result<Arc<[RangeUse]>, WriteError> {
-        let calico = known.settings.calico_daemon_set();
-        let reads = memory.kinds.of::<ReadCache>();
-        let found = reads
-            .mentions(self.context, self.cache, self.store, self.kind, calico, pace)
-            .await?;
-        let of_tenants = hardcoded_range::tenant_warnings(&found, ranges.0, ranges.1).into_iter();
-        let of_tenants = of_tenants.map(|(namespace, words)| (format!("namespace {namespace}"), words));
-        memory.warnings.add(of_tenants);
+/// Every `IPPool`.
+pub async fn pools(store: &Store) -> Result<Pools, WriteError> {
+    Ok(malformed::pools(&store.list(calico::IP_POOL).await?))
+}
+
+/// Calico's datastore, or why no step may run: it does not answer, or Calico works with another one.
+pub async fn store(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    kind: &PodCidr,
+    known: &PodCidrStatus,
+) -> Result<Result<Store, String>, WriteError> {
+    let datastore = &known.settings.datastore.value;
+    let begun_with = known.settings.calico_daemon_set();
+    let reads = memory.kinds.of::<ReadCache>();
+    if let Some(message) = reads.moved(context, cache, kind, datastore, begun_with).await? {
+        return Ok(Err(message));
+    }
+    let store = reads.store(context, datastore).await;
+    Ok(store.map_err(|problem| unreachable(&problem)))
+}
+
+/// The allocations of Calico's IPAM, while agents keep tunnel addresses: as recent as the next step needs them.
+pub async fn ipam(
+    reads: &mut ReadCache,
+    cache: &Cache,
+    store: &Store,
+    calico_nodes: &BTreeMap<String, CalicoNode>,
+    stage: Option<&CurrentStage<Stage>>,
+    direction: Direction,
+    look: &HostSettings,
+) -> Result<SharedIpam, WriteError> {
+    let switches = stage.is_some_and(|stage| stage.name == Stage::Switch || stage.direction != direction);
+    if switches && adopt::any_address_returns(cache, &look.from) {
+        // Before a pool opens, an earlier read of its free addresses is too old.
+        reads.forget_ipam();
+    }
+    let found = reads.ipam(store, Pace::Counted).await?;
+    let mark = PoolRole::source(direction).mark();
+    if tunnel_address::is_missing(calico_nodes, mark, &found, &look.from, &look.to) {
+        reads.ipam(store, Pace::Waited).await
+    } else {
         Ok(found)
-    }
-
-    fn policy(&self, hold: Option<engine::decision::Wait>) -> Policy {
-        Policy {
-            moves: moves::Policy {
-                pods_at_once: usize::try_from(self.kind.pods_at_once.unwrap_or(PODS_AT_ONCE)).unwrap_or(1),
-                permissions: limits::permissions(self.migration),
-                delete_bare_pods: self.kind.delete_bare_pods,
-            },
-            nodes_at_once: limits::rules(self.migration)
-                .max_unavailable
-                .resolve(self.snapshot.nodes.len()),
-            soak: SignedDuration::from_secs(i64::from(soak_seconds(self.kind))),
-            hold,
-        }
-    }
-
-    fn pool_view<'view>(
-        &'view self,
-        which: PoolRole,
-        known: &'view PodCidrStatus,
-        left: &'view Remaining,
-        routes: &'view [String],
-    ) -> PoolView<'view> {
-        let found = self.pool(which, known);
-        let is_left = which == self.source_pool();
-        PoolView {
-            which,
-            name: match which {
-                PoolRole::Old => &known.settings.old_pool.value,
-                PoolRole::New => &known.settings.new_pool.value,
-            },
-            range: self.range(which),
-            spec: found.map(|pool| &pool.spec),
-            terminating: found.is_some_and(|pool| pool.terminating),
-            blocks: if is_left { &left.blocks } else { &[] },
-            holders: if is_left { &left.holders } else { &[] },
-            empty_since: known.source_empty_since,
-            routes,
-        }
     }
 }

@@ -1,27 +1,34 @@
 //! One step of a change of the Services' range. Each step is idempotent, and each write has the version that was read.
 
+mod complete;
+pub mod exchange;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
+use api::MigrationStatus;
 use api::migration::ServiceCidrStatus;
 use crash_point::Edge;
 use engine::words;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::Value;
-use service_cidr::exchange;
+use service_cidr::decide::Next;
+use service_cidr::exchange::Step as ServiceStep;
 use service_cidr::objects::BridgeFacts;
 use service_cidr::ranges::{DEFAULT, joined};
 use service_cidr::step::Step;
 
+use self::exchange::{Exchange, Written};
 use super::ReadCache;
 use super::assigned_addresses;
-use super::exchange::{Exchange, Seen, Subject, Written};
 use super::objects::{create_range, delete_range};
+use super::observed::{Seen, Subject};
 use super::pass::Pass;
 use crate::evict::evict;
 use crate::memory::Memory;
+use crate::staged;
 use crate::write::WriteError;
 
 /// Number of Services whose steps run at the same time.
@@ -34,9 +41,36 @@ pub(super) struct StepExecutor<'pass> {
     pub(super) seen: BTreeMap<String, (Subject, Seen)>,
 }
 
+impl Pass<'_> {
+    /// Runs the decided step, or reports the wait. `seen`: the observed Services.
+    pub(super) async fn apply(
+        &self,
+        memory: &mut Memory,
+        next: Next,
+        seen: BTreeMap<String, (Subject, Seen)>,
+        known: &mut ServiceCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        let mut executor = StepExecutor { pass: self, seen };
+        if !next.helper_updates.is_empty() {
+            Box::pin(executor.exchange(&next.helper_updates, known, memory)).await?;
+        }
+        match staged::report(next.decision, status) {
+            Some(Step::Complete) => self.complete(memory, known, status).await?,
+            Some(step) => staged::done(Box::pin(executor.run(&step, known, memory)).await?, status),
+            None => {}
+        }
+        if let Some(aside) = next.halted_services {
+            aside.reason.as_str().clone_into(&mut status.reason);
+            status.message = format!("{}. {}", aside.message, status.message);
+        }
+        Ok(())
+    }
+}
+
 impl StepExecutor<'_> {
     /// Runs the step, and describes it for the status. [`Step::Complete`] is not run here.
-    pub(super) async fn make(
+    pub(super) async fn run(
         &mut self,
         step: &Step,
         known: &ServiceCidrStatus,
@@ -80,7 +114,7 @@ impl StepExecutor<'_> {
     }
 
     /// Records the Services for which a first step follows.
-    async fn begin(&self, steps: &[(String, exchange::Step)], memory: &mut Memory) -> Result<(), WriteError> {
+    async fn begin(&self, steps: &[(String, ServiceStep)], memory: &mut Memory) -> Result<(), WriteError> {
         if !steps.iter().any(|(name, _)| self.pass.untouched.contains(name)) {
             return Ok(());
         }
@@ -104,7 +138,7 @@ impl StepExecutor<'_> {
     /// Runs the steps of Services independently: a failure of one does not stop the others.
     pub(super) async fn exchange(
         &mut self,
-        steps: &[(String, exchange::Step)],
+        steps: &[(String, ServiceStep)],
         known: &ServiceCidrStatus,
         memory: &mut Memory,
     ) -> Result<String, WriteError> {
@@ -127,7 +161,7 @@ impl StepExecutor<'_> {
                 Written::Deleted(service) => store.deleted(service),
             },
         };
-        let found: Vec<(Subject, Seen, exchange::Step)> = steps
+        let found: Vec<(Subject, Seen, ServiceStep)> = steps
             .iter()
             .filter_map(|(name, step)| {
                 let (subject, seen) = self.seen.remove(name)?;

@@ -4,12 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::Migration;
+use api::migration::ServiceCidrStatus;
 use api::record::{self, MAX_BYTES, MigrationRecordSpec, RecordContent, ServiceRecord, bytes};
+use crash_point::Edge;
 use kube::Client;
-use service_cidr::assignment::AssignedAddresses;
-use service_cidr::side::Sides;
+use service_cidr::assignment::{self, AssignedAddresses, Assignment, AssignmentInputs};
+use service_cidr::side::{Side, Sides};
 
+use crate::context::Context;
 use crate::records::{Content, Records};
+use crate::service_index::{Index, name_of};
 use crate::write::WriteError;
 
 /// The recorded book. `written_in_status` is the book in the status, by an earlier version: an entry of a record for the same
@@ -46,6 +50,45 @@ pub async fn write(
     records
         .write(client, migration, RecordContent::ServiceAddresses, parts)
         .await
+}
+
+/// Records the addresses of Services that have no record yet, and returns all recorded ones. Nothing is done for a Service
+/// without a record: after a crash both addresses have to be known. The pass continues, because a user who creates a Service each
+/// second would stop it otherwise.
+pub async fn record(
+    context: &Context,
+    records: &mut Records,
+    migration: &Migration,
+    known: &mut ServiceCidrStatus,
+    index: &Index,
+    goal: Side,
+) -> Result<(Assignment, BTreeSet<String>), WriteError> {
+    let written = read(records, known.written_here());
+    let mut untouched = untouched_services(records);
+    let ground = AssignmentInputs {
+        goal,
+        settings: &known.settings,
+        since: migration.status.as_ref().and_then(|status| status.started_at),
+        holder: &|address| index.holder(address),
+    };
+    let booked = assignment::assign_addresses(&written, index.services(), &ground);
+    if booked.book != written || !known.addresses.is_empty() {
+        for (key, both) in &booked.book {
+            if written.get(key) != Some(both) {
+                let entry = name_of(key).and_then(|name| index.service(&name));
+                // A Service that was created at its new address has shown it to clients.
+                if entry.is_some_and(|entry| entry.is_at(&both.old)) {
+                    untouched.insert(key.clone());
+                } else {
+                    untouched.remove(key);
+                }
+            }
+        }
+        write(&context.client, records, migration, &booked.book, &untouched).await?;
+        crash_point::reach("WriteAddresses", Edge::Recorded, None).await;
+        known.addresses.clear();
+    }
+    Ok((booked, untouched))
 }
 
 /// The parts of this book. Each Service stays in its part, so that an added or deleted Service changes one part. A new Service is

@@ -1,18 +1,17 @@
 //! Another range for the Services: reads and writes of the cluster. The crate `service_cidr` decides the steps and their order.
 //!
-//! `read` and `view` read, the kind decides, and `apply` runs one step. Forward and back are the same procedure between two
-//! ranges.
+//! `advance` makes a pass: `observe` reads, `view` has what the decision depends on, `apply` runs one step, `report` writes the
+//! status. Forward and back are the same procedure between two ranges.
 
 mod adopt;
+mod advance;
 mod answers;
 mod api_servers;
-mod apply;
+pub mod apply;
 pub mod assigned_addresses;
 #[cfg(test)]
 mod crowd_scenarios;
-mod drive;
 mod dry_run;
-pub mod exchange;
 #[cfg(test)]
 mod foreign_object_scenarios;
 mod gate;
@@ -23,17 +22,16 @@ mod lagging;
 mod mention_scenarios;
 mod mentions;
 mod objects;
-pub mod observe;
+mod observe;
 pub mod observed;
 mod pass;
 mod question;
 mod quotas;
-mod read;
 mod read_cache;
-mod services;
+mod report;
 #[cfg(test)]
 mod silent_scenarios;
-mod view;
+pub mod view;
 #[cfg(test)]
 mod watched_scenarios;
 pub mod whole_objects;
@@ -90,7 +88,7 @@ impl Kind for ServiceCidr {
     type Settings = Settings;
 
     async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
-        let left = read::default_ranges(context).await?;
+        let left = observe::default_ranges(context).await?;
         adopt::adopt(
             context,
             cache,
@@ -100,7 +98,7 @@ impl Kind for ServiceCidr {
         .await
     }
 
-    async fn read(
+    async fn observe(
         &self,
         context: &Context,
         cache: &Cache,
@@ -108,7 +106,7 @@ impl Kind for ServiceCidr {
         migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
-        Box::pin(read::cluster(
+        Box::pin(observe::cluster(
             context,
             cache,
             memory,
@@ -135,7 +133,7 @@ impl Kind for ServiceCidr {
         })
     }
 
-    fn judge(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
+    fn check(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
         let settings = match detect(&self.to, facts) {
             Ok(settings) => settings,
             Err(checks) => return (None, checks),
@@ -201,11 +199,11 @@ impl Kind for ServiceCidr {
         document(settings, facts, &options)
     }
 
-    fn save(&self, settings: Settings, status: &mut MigrationStatus) {
+    fn save_settings(&self, settings: Settings, status: &mut MigrationStatus) {
         status.service_cidr = Some(ServiceCidrStatus::of(settings));
     }
 
-    async fn before(
+    async fn saved_state(
         &self,
         _context: &Context,
         cache: &Cache,
@@ -237,7 +235,7 @@ impl Kind for ServiceCidr {
                 return Ok(Vec::new());
             }
         };
-        Box::pin(drive::advance(
+        Box::pin(advance::advance(
             context, cache, memory, migration, self, &unready, known, status,
         ))
         .await?;

@@ -1,238 +1,184 @@
-//! One Service and its helpers as one view of the observed state. Pure.
+//! Reads the facts that the checks and the plan need. Changes nothing.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use engine::decision::{Wait, WaitReason};
+use api::{Migration, NodeMigration};
+use engine::cluster::Malformed;
+use engine::corefile;
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::ResourceQuota;
+use kube::ResourceExt;
 use serde_json::Value;
-use service_cidr::class::addresses;
-use service_cidr::endpoints;
-use service_cidr::entry::node_ports;
-use service_cidr::exchange::{Bridge, Endpoints, Helper, Own, Part, Parts, Role, Taken, View};
-use service_cidr::objects::{self, BridgeFacts, Objects, helper_name};
-use service_cidr::side::{Side, Sides};
+use service_cidr::assignment::of_migration;
+use service_cidr::checks::PERMISSIONS;
+use service_cidr::class::Class;
+use service_cidr::facts::ClusterFacts;
+use service_cidr::ranges::{DEFAULT, ServiceCidr, afterwards};
 
-use super::exchange::{Seen, Subject};
-use super::observed::Observed;
-use crate::service_index::Slice;
+use super::ReadCache;
+use super::dry_run::Tried;
+use super::objects::{all_ranges, all_services, api_version};
+use super::quotas;
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::facts::workloads::backends;
+use crate::memory::Memory;
+use crate::read_cache::Pace;
+use crate::write::WriteError;
+use crate::{calico, facts, read, workloads};
 
-/// Facts besides the Service and its helpers.
-pub struct Around<'pass> {
-    /// The domain of the cluster.
-    pub domain: &'pass str,
-    /// The settings of bridges.
-    pub ground: &'pass BridgeFacts,
-    /// The wait for a node that does not know this helper at its own address yet.
-    pub unknown: &'pass dyn Fn(Role, &Value) -> Option<Wait>,
+/// Time for dry runs in one pass: ten thousand Services are thirty thousand requests.
+const TRYING: Duration = Duration::from_secs(5);
+
+/// The ranges of the default `ServiceCIDR`; none when it does not exist or is malformed.
+pub async fn default_ranges(context: &Context) -> Result<Vec<IpNet>, WriteError> {
+    let Some(version) = api_version(&context.client).await? else {
+        return Ok(Vec::new());
+    };
+    let all = all_ranges(&context.client, &version).await?.unwrap_or_default();
+    let default = all.into_iter().find(|range| range.name == DEFAULT);
+    Ok(default.map(|range| range.ranges).unwrap_or_default())
 }
 
-/// Observes a Service and its helpers. `None` when the Service does not exist: its helpers are deleted with it.
-pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> Option<Seen> {
-    let (namespace, name) = (subject.namespace.as_str(), subject.name.as_str());
-    let service = observed.service(namespace, name)?.clone();
-    let is_selected = service["spec"]["selector"]
-        .as_object()
-        .is_some_and(|selector| !selector.is_empty());
-    // Another Service with a helper's name is not touched: the creation of the helper then fails, with the API server's message.
-    let found = |role: Role| {
-        let found = observed.service(namespace, &helper_name(name, role))?;
-        objects::is_helper_of(&service, found, role).then(|| (role, found.clone()))
+/// The facts that the checks and the plan of this Migration need.
+pub async fn cluster(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    node_migrations: &[Arc<NodeMigration>],
+    to: &[IpNet],
+) -> Result<ClusterFacts, WriteError> {
+    let mut malformed = Vec::new();
+    let api_version = api_version(&context.client).await?;
+    let ranges = ranges(context, api_version.as_deref(), &mut malformed).await?;
+    let (services, name_services, webhooks, permissions, policies, workload_facts, quotas) = tokio::try_join!(
+        all_services(&context.client),
+        read::name_services(context),
+        read::webhooks(context),
+        read::permissions(context, &PERMISSIONS),
+        read::policies(context),
+        workloads::workloads(context, cache),
+        read::each(context, "ResourceQuotas", |quota: ResourceQuota| Some(
+            quotas::quota(&quota)
+        )),
+    )?;
+    let nodes = cache.nodes.state();
+    let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
+    let index = cache.pods.index();
+    let mut pods = index.pods();
+    pods.sort_by_name();
+    let name_servers = backends(&name_services, &pods);
+    let corefiles = workloads::corefiles(context, &index, &name_servers).await?;
+    let domain = corefiles.iter().find_map(|(_, text)| corefile::domain(text));
+    let tried = match domain {
+        Some(domain) => {
+            let moving = moving(&services, &ranges, to);
+            let trials = &mut memory.kinds.of::<ReadCache>().trials;
+            trials.ask(context, migration, domain, &moving, TRYING).await?
+        }
+        // Without a domain a check fails.
+        None => Tried::default(),
     };
-    let helpers: BTreeMap<Role, Value> = Role::ALL.into_iter().filter_map(found).collect();
-    let of_helper = |role: Role| observed.slices(namespace, &helper_name(name, role));
-    let (slices, copies) = if is_selected {
-        Default::default()
-    } else {
-        to_copy(observed, namespace, name)
-    };
-    let own = objects::own(&service, &subject.addresses);
-    let wanted = match own {
-        // A Service of type ExternalName has no endpoints: those of the helper that has its address count.
-        Own::Away(_) => of_helper(Role::Address(subject.goal.other())),
-        Own::At(_) | Own::Elsewhere(_) => observed.slices(namespace, name),
-    };
-    let objects = Objects {
-        domain: around.domain,
-        service: &service,
-        addresses: &subject.addresses,
-        spare: &subject.spare,
-        ground: around.ground,
-    };
-    // For a bridge without endpoints no node has rules: neither the bridge nor its Service answers.
-    let is_answered = any_serves(&wanted);
-    // A helper that follows every edit of a restless owner would never be ready, and the other helpers would stay. The last
-    // helper is updated once it is the only one.
-    let is_last = own == Own::At(subject.goal) && helpers.len() <= 1;
-    let is_followed = !subject.is_restless || is_last;
-    let state = HelperStates {
-        observed,
-        subject,
-        around,
-        objects,
-        helpers: &helpers,
-        slices: &slices,
-        copies: &copies,
-        wanted,
-        is_selected,
-        is_answered,
-        is_followed,
-    };
-    let view = View {
-        name: format!("{namespace}/{name}"),
-        goal: subject.goal,
-        taken: taken(observed, subject, &service, &own),
-        own: own.clone(),
-        helpers: Sides::each(|side| state.helper(side)),
-        bridge: Parts::each(|part| state.bridge(part)),
-        is_marked: objects::before(&service).is_some(),
-        source_is_used: subject.source_is_used,
-        source_is_assignable: subject.source_is_allocated,
-        is_served: is_answered,
-    };
-    Some(Seen {
-        service,
-        helpers,
-        slices,
-        copies,
-        view,
+    let reports = read::reports(context, cache, node_migrations);
+    malformed.sort();
+    let of_ranges = ranges.iter().flat_map(|range| &range.ranges);
+    let said: Vec<IpNet> = of_ranges.chain(to).copied().collect();
+    Ok(ClusterFacts {
+        api_version,
+        pod_ranges: pod_ranges(context, &nodes).await?,
+        ranges,
+        api_servers: memory
+            .kinds
+            .of::<ReadCache>()
+            .api_servers(context, cache, Pace::Counted)
+            .await?,
+        corefiles: corefiles.clone(),
+        permissions,
+        policies,
+        malformed,
+        hosts: read::from_reports(&reports, |status| status.service_cidr.clone()),
+        workloads: workload_facts,
+        budgets: cache
+            .budgets
+            .state()
+            .iter()
+            .map(|found| facts::pods::budget(found))
+            .collect(),
+        webhooks: webhooks.behind(&pods),
+        name_servers,
+        mentions: memory
+            .kinds
+            .of::<ReadCache>()
+            .mentions(context, Pace::Counted, &said)
+            .await?
+            .to_vec(),
+        quotas,
+        refused: tried.refused,
+        untried: tried.untried,
+        untried_before: tried.untried_before,
+        own_path: own_path(context),
+        pods,
+        services,
+        nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
     })
 }
 
-/// The helpers of one Service, and what their state depends on.
-struct HelperStates<'look> {
-    observed: &'look Observed<'look>,
-    subject: &'look Subject,
-    around: &'look Around<'look>,
-    objects: Objects<'look>,
-    helpers: &'look BTreeMap<Role, Value>,
-    /// The slices that are copied, and their copies, by helper.
-    slices: &'look [Value],
-    copies: &'look BTreeMap<Role, Vec<Value>>,
-    /// The slices that a helper's have to equal.
-    wanted: Vec<&'look Slice>,
-    is_selected: bool,
-    is_answered: bool,
-    /// Whether helpers follow the edits of the Service's owner.
-    is_followed: bool,
+async fn ranges(
+    context: &Context,
+    version: Option<&str>,
+    malformed: &mut Vec<Malformed>,
+) -> Result<Vec<ServiceCidr>, WriteError> {
+    let Some(version) = version else {
+        return Ok(Vec::new());
+    };
+    Ok(match all_ranges(&context.client, version).await? {
+        Ok(ranges) => ranges,
+        Err(what) => {
+            malformed.push(what);
+            Vec::new()
+        }
+    })
 }
 
-impl HelperStates<'_> {
-    /// The endpoints of a helper, compared with those of its Service.
-    fn endpoints(&self, role: Role, helper: &Value) -> Endpoints {
-        let (namespace, name) = (self.subject.namespace.as_str(), self.subject.name.as_str());
-        let of_helper = || self.observed.slices(namespace, &helper_name(name, role));
-        let families = self.objects.families(role);
-        let families: Vec<&str> = families.iter().map(String::as_str).collect();
-        if !self.is_followed && (any_serves(&of_helper()) || !self.is_answered) {
-            // The helper answers with the Service's former content.
-            Endpoints::Same
-        } else if self.is_followed && self.objects.refresh(role, helper).is_some() {
-            Endpoints::Edited
-        } else if self.is_selected {
-            let helpers = of_helper();
-            endpoints::difference(
-                self.wanted.iter().map(|slice| &slice.endpoints),
-                helpers.iter().map(|slice| &slice.endpoints),
-                &families,
-            )
-            .map_or(Endpoints::Same, |(missing, other)| {
-                Endpoints::Missing(endpoints_differ(namespace, name, role, missing, other))
-            })
-        } else {
-            let copied = self.copies.get(&role).map_or(&[][..], Vec::as_slice);
-            if endpoints::copies(self.slices, helper, copied).is_empty() {
-                Endpoints::Same
-            } else {
-                Endpoints::ToCopy
-            }
-        }
-    }
-
-    /// The same, once every node has to know the helper.
-    fn known(&self, role: Role, helper: &Value) -> Endpoints {
-        match self.endpoints(role, helper) {
-            Endpoints::Same if self.is_answered => {
-                (self.around.unknown)(role, helper).map_or(Endpoints::Same, Endpoints::Missing)
-            }
-            other => other,
-        }
-    }
-
-    fn helper(&self, side: Side) -> Helper {
-        let role = Role::Address(side);
-        let Some(helper) = self.helpers.get(&role) else {
-            return Helper::Absent;
-        };
-        match objects::own(helper, &self.subject.addresses) {
-            // The bridge answers for the helper until every node knows it.
-            Own::At(found) if found == side => Helper::Home(self.endpoints(role, helper)),
-            _ if helper["spec"]["type"] == "ExternalName" => Helper::Parked(self.endpoints(role, helper)),
-            Own::At(_) | Own::Away(_) | Own::Elsewhere(_) => Helper::Warming(self.known(role, helper)),
-        }
-    }
-
-    fn bridge(&self, part: Part) -> Bridge {
-        let role = Role::Bridge(part);
-        match self.helpers.get(&role) {
-            None if self.objects.needs(part) => Bridge::Absent,
-            None => Bridge::NotNeeded,
-            Some(bridge) if self.objects.answer(part, bridge).is_some() => Bridge::Silent,
-            Some(bridge) => Bridge::Stands(self.known(role, bridge)),
-        }
-    }
+/// Services that would exchange an address at present.
+fn moving<'services>(
+    services: &'services [Value],
+    ranges: &[ServiceCidr],
+    to: &[IpNet],
+) -> Vec<&'services Value> {
+    let default = ranges.iter().find(|range| range.name == DEFAULT);
+    let from = default.map(|range| range.ranges.clone()).unwrap_or_default();
+    let after = afterwards(&from, to);
+    let left: Vec<IpNet> = from.into_iter().filter(|range| !after.contains(range)).collect();
+    of_migration(services)
+        .filter(|service| matches!(Class::of(&service["spec"], &left), Class::Moves(_)))
+        .collect()
 }
 
-/// Other Services that have what this Service needs.
-fn taken(observed: &Observed<'_>, subject: &Subject, service: &Value, own: &Own) -> Taken {
-    let (namespace, name) = (&subject.namespace, &subject.name);
-    let helpers = Role::ALL.map(|role| format!("{namespace}/{}", helper_name(name, role)));
-    let is_ours =
-        |holder: &str| holder == format!("{namespace}/{name}") || helpers.iter().any(|one| one == holder);
-    let before = objects::before(service).filter(|_| matches!(own, Own::Away(_)));
-    // Its addresses of the other family are needed, too, and do not change.
-    let all = before.as_ref().map(addresses).unwrap_or_default();
-    let both = [&subject.addresses.old, &subject.addresses.new];
-    let unchanged: Vec<IpAddr> = all
-        .into_iter()
-        .filter(|address| !both.iter().any(|side| side.contains(address)))
-        .collect();
-    let addresses = Sides::each(|side| {
-        let mut wanted = subject.addresses.of(side).iter().chain(&unchanged);
-        wanted.find_map(|address| {
-            let holder = observed
-                .holder(address)
-                .filter(|holder| !is_ours(holder.as_str()))?;
-            Some(format!("Service {holder} has address {address}"))
-        })
+/// Ranges of pods' addresses: of every Node, and of every IPPool of Calico.
+async fn pod_ranges(
+    context: &Context,
+    nodes: &[engine::cluster::Node],
+) -> Result<Vec<(String, IpNet)>, WriteError> {
+    let pools = calico::IP_POOL.list(&context.client).await?;
+    let of_pools = pools.iter().filter_map(|pool| {
+        let range = pool.data["spec"]["cidr"].as_str()?.parse().ok()?;
+        Some((format!("IPPool {}", pool.name_any()), range))
     });
-    let ports = before.as_ref().map(node_ports).unwrap_or_default();
-    let node_port = ports.iter().find_map(|port| {
-        let holder = observed.has_node_port(port)?;
-        Some(format!("Service {holder} has node port {}/{}", port.1, port.0))
+    let of_nodes = nodes.iter().flat_map(|node| {
+        let ranges = node.pod_cidrs.iter().filter_map(|text| text.parse().ok());
+        ranges.map(|range| (format!("Node {}", node.name), range))
     });
-    Taken { addresses, node_port }
+    Ok(of_pools.chain(of_nodes).collect())
 }
 
-/// Whole slices of a Service without a selector, and of its helpers: the copies. With a selector, kube-controller-manager writes
-/// the slices.
-fn to_copy(observed: &Observed<'_>, namespace: &str, name: &str) -> (Vec<Value>, BTreeMap<Role, Vec<Value>>) {
-    let of_helper = |role: Role| observed.whole_slices(namespace, &helper_name(name, role));
-    let copies = Role::ALL.into_iter().map(|role| (role, of_helper(role)));
-    (observed.whole_slices(namespace, name), copies.collect())
-}
-
-fn any_serves(slices: &[&Slice]) -> bool {
-    slices.iter().any(|slice| slice.serves)
-}
-
-fn endpoints_differ(namespace: &str, name: &str, role: Role, missing: usize, other: usize) -> Wait {
-    Wait {
-        reason: WaitReason::MovedPodsNotReady,
-        message: format!(
-            "Service {namespace}/{}: endpoints of {name} that are missing: {missing}, endpoints that {name} does not have: \
-             {other}",
-            helper_name(name, role)
-        ),
-        until: None,
-    }
+/// Host, or address, by which the coordinator reaches the API server.
+pub fn own_path(context: &Context) -> String {
+    let host = context.config.cluster_url.host().unwrap_or_default();
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare.parse::<IpAddr>()
+        .map_or_else(|_| host.to_owned(), |address| address.to_string())
 }

@@ -1,12 +1,52 @@
-//! The observed Services: whole objects of those in the pass, and the addresses and node ports of all.
+//! The observed Services: whole objects of those in the pass, the addresses and node ports of all, and one Service as it was seen.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde_json::Value;
 use service_cidr::entry::NodePort;
+use service_cidr::exchange::{Role, View};
+use service_cidr::objects::Spare;
+use service_cidr::side::{Side, Sides};
 
 use super::whole_objects::Whole;
 use crate::service_index::{Index, Name, Slice};
+
+/// One Service that exchanges its address, or has exchanged it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its addresses that change: the old ones, and those in the new range.
+    pub addresses: Sides<Vec<IpAddr>>,
+    /// Addresses for helpers that need one.
+    pub spare: Spare,
+    /// The side of its target address.
+    pub goal: Side,
+    /// Whether the source address may still be in use.
+    pub source_is_used: bool,
+    /// Whether a range allocates the source address to a helper.
+    pub source_is_allocated: bool,
+    /// Whether its owner edits it without pause: its exchange does not wait until helpers have the latest edit.
+    pub is_restless: bool,
+}
+
+/// A Service and its helpers as they were read.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// The Service.
+    pub service: Value,
+    /// Its helpers.
+    pub helpers: BTreeMap<Role, Value>,
+    /// Its slices, when it has no selector.
+    pub slices: Vec<Value>,
+    /// The slices of its helpers, likewise.
+    pub copies: BTreeMap<Role, Vec<Value>>,
+    /// The view for the decision.
+    pub view: View,
+}
 
 /// The observed Services.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,10 @@
-//! The inputs of one pass's decision, and the decision.
+//! The view of one pass: everything that its decision depends on, and the decision.
 
 mod control_plane;
 mod load_balancers;
 mod restarts;
+pub mod service;
+mod services;
 mod soak;
 mod source_uses;
 
@@ -24,6 +26,7 @@ use service_cidr::side::Side;
 use service_cidr::step::Stage;
 
 use self::load_balancers::split_at_limit;
+use self::services::Services;
 use self::source_uses::SourceUses;
 use super::adopt;
 use super::answers::{Answer, Answers};
@@ -31,7 +34,6 @@ use super::knowledge::{self, Asking};
 use super::pass::Pass;
 use super::question::Expected;
 use super::read_cache::ReadCache;
-use super::services::Services;
 use super::services_at_once;
 use crate::facts;
 use crate::memory::Memory;
@@ -44,8 +46,8 @@ use crate::write::WriteError;
 pub(super) type Observation = (Next, Gate, Services);
 
 impl Pass<'_> {
-    /// The next step.
-    pub(super) async fn look(
+    /// Fills the view, and decides.
+    pub(super) async fn view_and_decide(
         &self,
         memory: &mut Memory,
         known: &mut ServiceCidrStatus,

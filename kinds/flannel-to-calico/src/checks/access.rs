@@ -1,7 +1,7 @@
 //! Checks of parsed objects, permissions and admission policies.
 
 use super::{CheckName, PERMISSIONS};
-use crate::cluster::ClusterFacts;
+use crate::facts::ClusterFacts;
 use engine::check::{Check, access, policies};
 
 /// Node labels have a check of their own ([`super::nodes`]).

@@ -1,8 +1,8 @@
 //! Checks of the agents: each node has one that reports, and none has found a problem on its host that would halt it.
 
 use super::CheckName;
-use crate::cluster::ClusterFacts;
 use crate::detect::linux_nodes;
+use crate::facts::ClusterFacts;
 use crate::host_checks::HostCheck;
 use engine::check::{Check, Finding, Report, Verdict, agents};
 

@@ -6,8 +6,8 @@ use addresses::{blocks, pool};
 use serde_json::Value;
 
 use super::CheckName;
-use crate::cluster::ClusterFacts;
 use crate::detect::{NETWORK_LABEL, flannel_nodes};
+use crate::facts::ClusterFacts;
 use crate::settings::Settings;
 use calico::{calico_node, runs_calico_node, variable};
 use engine::check::{Check, Finding, Report, names};

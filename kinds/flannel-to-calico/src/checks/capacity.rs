@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::{CheckName, CheckPolicy};
-use crate::cluster::ClusterFacts;
 use crate::detect::{flannel_nodes, linux_nodes};
+use crate::facts::ClusterFacts;
 use engine::check::{Check, Finding, Report, Verdict, names};
 use engine::cluster::Node;
 use engine::drain::Pod;

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::SignedDuration;
 
 use super::{CheckPolicy, PERMISSIONS};
-use crate::cluster::ClusterFacts;
-use crate::facts::{Bridge, Found, HostFacts, ReversePathFilter, VxlanDevice};
+use crate::facts::{Bridge, ClusterFacts, Found, HostFacts, ReversePathFilter, VxlanDevice};
 use crate::flannel::{Ipv6Subnet, SubnetEnvironment};
 use crate::settings::{Ipv6Settings, LegacyPods, Settings, Strategy};
 use engine::check::{Check, Verdict};

@@ -2,11 +2,11 @@
 
 use super::CheckName;
 use super::version::Version;
-use crate::cluster::ClusterFacts;
 use crate::detect::{
     argument, flannel_nodes, flanneld, has_switch, looks_like_canal, looks_like_flannel,
     network_configuration,
 };
+use crate::facts::ClusterFacts;
 use crate::flannel::{NetworkConfiguration, NodeAnnotations};
 use crate::settings::Settings;
 use engine::check::{Check, Finding, Report, Verdict, names};

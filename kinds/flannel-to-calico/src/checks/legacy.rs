@@ -2,7 +2,7 @@
 
 use super::network::hosts;
 use super::{CheckName, CheckPolicy};
-use crate::cluster::ClusterFacts;
+use crate::facts::ClusterFacts;
 use crate::host::links_without_known_pod;
 use crate::settings::{Settings, Strategy};
 use engine::check::{Check, Finding, Report, Verdict, names};

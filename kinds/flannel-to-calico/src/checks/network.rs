@@ -5,8 +5,8 @@ mod hosts;
 mod public_address;
 
 use super::CheckName;
-use crate::cluster::ClusterFacts;
 use crate::detect::network_configuration;
+use crate::facts::ClusterFacts;
 use crate::settings::Settings;
 use device::devices;
 use engine::check::{Check, Finding, Report, names};

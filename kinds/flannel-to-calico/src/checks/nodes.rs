@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::{CheckName, CheckPolicy};
-use crate::cluster::ClusterFacts;
 use crate::detect::{NETWORK_LABEL, flannel_nodes, linux_nodes, network_label};
+use crate::facts::ClusterFacts;
 use crate::flannel::{NodeAnnotations, annotation_key};
 use crate::node::NetworkLabel;
 use crate::objects;

@@ -1,8 +1,8 @@
 //! Checks of pods to evict, and of what can block their eviction.
 
 use super::{CheckName, CheckPolicy};
-use crate::cluster::ClusterFacts;
 use crate::detect::flannel_nodes;
+use crate::facts::ClusterFacts;
 use crate::settings::Strategy;
 use engine::check::{Check, Finding, Report, Verdict, budgets, pods};
 use engine::drain::Pod;

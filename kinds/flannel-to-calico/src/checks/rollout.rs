@@ -1,7 +1,7 @@
 //! Checks of `spec.rollout`.
 
 use super::{CheckName, CheckPolicy};
-use crate::cluster::ClusterFacts;
+use crate::facts::ClusterFacts;
 use engine::check::{Check, Finding, Report};
 
 pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {

@@ -1,7 +1,7 @@
 //! Checks of fail-closed webhooks: while such a webhook does not answer, no pod can start.
 
 use super::CheckName;
-use crate::cluster::ClusterFacts;
+use crate::facts::ClusterFacts;
 use engine::check::{Check, Finding, Report, names};
 use engine::cluster::Webhook;
 

@@ -1,7 +1,7 @@
 //! Detection of flannel's `DaemonSet`.
 
 use super::super::check_name::CheckName;
-use super::super::cluster::ClusterFacts;
+use super::super::facts::ClusterFacts;
 use super::super::settings::{Options, defaults};
 use super::recognise::{looks_like_canal, looks_like_flannel};
 use engine::check::names;

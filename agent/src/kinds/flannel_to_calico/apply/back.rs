@@ -8,11 +8,12 @@ use engine::cni::{PluginCall, deletion};
 use flannel_to_calico::host::BRIDGE;
 
 use crate::host::netlink::{Netlink, NetlinkError, Renamed};
+use crate::host::paths::Paths;
 use crate::host::snapshot::{Route, Snapshot};
 use crate::host::sysctl;
 use crate::host::{cniplugin, files};
 use crate::kinds::flannel_to_calico::journal::Before;
-use crate::kinds::flannel_to_calico::observe::{Observation, Paths};
+use crate::kinds::flannel_to_calico::observe::Observation;
 
 /// Restores a file with its content, owner and permissions.
 pub(super) fn restore_file(step: &'static str, saved: &Before, path: &Path) -> Result<(), ApplyError> {

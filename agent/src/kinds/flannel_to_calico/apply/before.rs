@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use flannel_to_calico::host::{BRIDGE, HostStep};
 
 use super::error::ApplyError;
+use crate::host::paths::Paths;
 use crate::host::{files, firewall, sysctl};
 use crate::kinds::flannel_to_calico::facts;
 use crate::kinds::flannel_to_calico::journal::{Before, Journal};
-use crate::kinds::flannel_to_calico::observe::{Observation, Paths};
+use crate::kinds::flannel_to_calico::observe::Observation;
 
 /// The state before the step.
 pub(super) async fn before(

@@ -10,11 +10,12 @@ use super::before::records;
 use super::error::ApplyError;
 use crate::host::files::{self, FileError};
 use crate::host::netlink::{Netlink, NetlinkError, ROUTE_PROTOCOL, Renamed};
+use crate::host::paths::Paths;
 use crate::host::snapshot::Route;
 use crate::host::{cniplugin, sysctl};
 use crate::kinds::flannel_to_calico::facts;
 use crate::kinds::flannel_to_calico::journal::Before;
-use crate::kinds::flannel_to_calico::observe::{Observation, Paths};
+use crate::kinds::flannel_to_calico::observe::Observation;
 
 /// Deletes a link by its index in the observation: a newer link with the same name belongs to another program.
 pub(super) async fn delete_link(

@@ -8,9 +8,10 @@ use runtime::error::chain;
 use tokio::sync::watch;
 
 use super::Worker;
+use crate::host::paths::Paths;
 use crate::kinds::flannel_to_calico::apply::apply;
 use crate::kinds::flannel_to_calico::journal::Journal;
-use crate::kinds::flannel_to_calico::observe::{Observation, Paths};
+use crate::kinds::flannel_to_calico::observe::Observation;
 use crate::watched_object::WatchedObject;
 
 /// More steps than any host needs: above it, another program reverts the steps.

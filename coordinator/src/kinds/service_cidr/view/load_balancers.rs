@@ -12,7 +12,7 @@ use service_cidr::host::MAX_EXCLUDED;
 use service_cidr::side::Side;
 
 use super::super::pass::Pass;
-use super::super::services::is_late;
+use super::services::is_late;
 
 /// A load balancer, and its source addresses.
 pub(super) struct LoadBalancer<'index> {

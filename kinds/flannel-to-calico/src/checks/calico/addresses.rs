@@ -3,8 +3,8 @@
 use ipnet::IpNet;
 
 use super::super::CheckName;
-use crate::cluster::ClusterFacts;
 use crate::detect::linux_nodes;
+use crate::facts::ClusterFacts;
 use crate::objects;
 use crate::settings::{PodNetwork, Settings};
 use engine::check::{Check, Finding, Report};

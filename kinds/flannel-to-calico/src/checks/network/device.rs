@@ -6,8 +6,7 @@ use ipnet::IpNet;
 
 use super::hosts::hosts;
 use crate::checks::CheckName;
-use crate::cluster::ClusterFacts;
-use crate::facts::{HostFacts, VxlanDevice};
+use crate::facts::{ClusterFacts, HostFacts, VxlanDevice};
 use crate::host::{HostSettings, Tunnel};
 use crate::objects::tunnel_address;
 use crate::settings::{PodNetwork, Settings};

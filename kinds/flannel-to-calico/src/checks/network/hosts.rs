@@ -3,9 +3,8 @@
 use engine::check::{Finding, Report};
 use engine::cluster::Node;
 
-use crate::cluster::ClusterFacts;
 use crate::detect::flannel_nodes;
-use crate::facts::HostFacts;
+use crate::facts::{ClusterFacts, HostFacts};
 
 /// Hosts of nodes on flannel. A node without host facts is a finding of the check.
 pub(in crate::checks) fn hosts<'facts>(

@@ -1,0 +1,106 @@
+//! One pass: cluster-wide objects before the first node, the rollout, the end, each with observe → view → decide → apply → report.
+
+use api::migration::{Desired, FlannelToCalico, MigrationPhase};
+use api::{Migration, MigrationStatus, names};
+use engine::decision::WaitReason;
+use flannel_to_calico::settings::Settings;
+
+use super::apply::finish::finish;
+use super::apply::prepare::prepare;
+use super::observe::daemon_set;
+use super::rollout;
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::memory::Memory;
+use crate::waits::wait;
+use crate::write::WriteError;
+
+/// One pass of a started migration. Returns the reasons for which nodes in the rollout wait.
+pub async fn advance(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    spec: &FlannelToCalico,
+    settings: &Settings,
+    status: &mut MigrationStatus,
+) -> Result<Vec<&'static str>, WriteError> {
+    let desired = migration.spec.desired;
+    match (desired, status.phase) {
+        (_, MigrationPhase::Completed | MigrationPhase::RolledBack) => return Ok(Vec::new()),
+        (Desired::Rollback, _) => {
+            if let Some(message) = past_return(cache, settings) {
+                // A rollback needs flannel, which is not installed any more.
+                "PastReturn".clone_into(&mut status.reason);
+                status.message = message;
+                return Ok(Vec::new());
+            }
+            status.phase = MigrationPhase::RollingBack;
+        }
+        // The migration continues or stops after a rollback: restored cluster-wide objects are written again before any node
+        // changes.
+        (Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort, _)
+            if status.rollback_started_at.is_some() =>
+        {
+            status.phase = MigrationPhase::Preparing;
+        }
+        // A finished node is to be rolled back: this must happen before the end.
+        (Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort, MigrationPhase::Finishing)
+            if rollout::is_rollback_requested(cache, migration) =>
+        {
+            if let Some(message) = past_return(cache, settings) {
+                "PastReturn".clone_into(&mut status.reason);
+                status.message = message;
+                return Ok(Vec::new());
+            }
+            status.phase = MigrationPhase::Rolling;
+        }
+        (Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort, _) => {}
+    }
+    let between_nodes = matches!(
+        status.phase,
+        MigrationPhase::Preparing | MigrationPhase::Finishing
+    );
+    if between_nodes && status.paused {
+        let message = "paused: no node is in progress. Continue with `kubectl replumb resume`";
+        wait(status, WaitReason::Paused, message.to_owned());
+        return Ok(Vec::new());
+    }
+    match status.phase {
+        MigrationPhase::Preparing => prepare(context, cache, migration, settings, status).await?,
+        MigrationPhase::Finishing => {
+            finish(context, cache, memory, migration, settings, status).await?;
+        }
+        MigrationPhase::Completed | MigrationPhase::RolledBack => {}
+        MigrationPhase::RollingBack
+        | MigrationPhase::Pending
+        | MigrationPhase::Planning
+        | MigrationPhase::Planned
+        | MigrationPhase::Refused
+        | MigrationPhase::Rolling
+        | MigrationPhase::Mixed
+        | MigrationPhase::Halted => {
+            return rollout::advance(context, cache, memory, migration, spec, settings, status).await;
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Why a rollback is impossible: flannel's `DaemonSet` is deleted, or being deleted.
+fn past_return(cache: &Cache, settings: &Settings) -> Option<String> {
+    let (namespace, name) = (
+        &settings.flannel_daemon_set_namespace.value,
+        &settings.flannel_daemon_set_name.value,
+    );
+    let set = daemon_set(cache, namespace, name);
+    set.is_none_or(|set| set.metadata.deletion_timestamp.is_some())
+        .then(|| {
+            format!(
+                "DaemonSet {namespace}/{name} is deleted: the migration is past its point of no return. Finish it with \
+                 `kubectl replumb resume`; or apply flannel's manifest again with the node selector \
+                 {}={}, and the rollback continues",
+                names::NODE_NETWORK_LABEL,
+                names::NETWORK_FLANNEL
+            )
+        })
+}

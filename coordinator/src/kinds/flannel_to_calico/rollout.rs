@@ -1,0 +1,327 @@
+//! The rollout: the nodes in progress, and the next step of each.
+
+mod mixed;
+mod release;
+mod rollback;
+mod round;
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ::flannel_to_calico::api::OrEmpty as _;
+use api::migration::{FlannelToCalico, MigrationPhase, Strategy};
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, MigrationStatus, NodeMigration};
+use crash_point::Edge;
+use engine::decision::Wait;
+use engine::rollout::{self, Back, NodeProgress, RolloutNode};
+use flannel_to_calico::node::{NetworkLabel, Policy, Stage};
+use flannel_to_calico::phase::Phase;
+use flannel_to_calico::settings::Settings;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use mixed::{finish_or_stay, restart_pods, restarts};
+use round::{Round, RoundResult};
+use state::states;
+
+use super::apply::rollback::selects_nodes;
+use super::report::count_nodes;
+use super::traffic::{fates, networks};
+use super::view::network_label;
+use super::{adopt, drift};
+use crate::cache::Cache;
+use crate::clock::Clock;
+use crate::context::Context;
+use crate::drafts::Drafts;
+use crate::limits::{self, rules};
+use crate::memory::Memory;
+use crate::node_migrations::write_spec;
+use crate::probe;
+use crate::snapshot::{Snapshot, node_order};
+use crate::steps::step_now;
+use crate::summary::summarize;
+use crate::traffic::{self, TrafficResult};
+use crate::write::{WriteError, describe};
+use crate::{evict, stop};
+
+/// One pass over every node. Returns the reasons for which nodes in the rollout wait.
+pub async fn advance(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    kind: &FlannelToCalico,
+    settings: &Settings,
+    status: &mut MigrationStatus,
+) -> Result<Vec<&'static str>, WriteError> {
+    let now = Timestamp::now();
+    let name = migration.name_any();
+    let back = rollback::wanted(migration);
+    let mut unprepared = adopt_nodes(context, cache, migration, settings, back.as_ref()).await?;
+    let snapshot = Snapshot::take(cache, &name, &context.namespace);
+    let relabelled =
+        match keep_written(context, cache, memory, migration, settings, &snapshot, status).await? {
+            Kept::Announced => return Ok(Vec::new()),
+            Kept::Restored(nodes) => nodes,
+        };
+    evict::update(context, memory, snapshot.pods());
+    let probes = probe::choose(&snapshot, is_untouched);
+    probe::delete_spent_probe_pods(context, &snapshot, loses_calicos_address).await?;
+    let (watched, mut drafts) = watch(context, memory, migration, kind.strategy, &snapshot, status).await?;
+    if is_kept_written(status) {
+        drift::record(&snapshot, &mut drafts);
+    }
+    probe::ask_probers(&snapshot, &probes, &mut drafts);
+    let lossy = traffic::stop(context, migration, &watched, status, now).await;
+    let policy = policy(migration, kind.strategy, &memory.clock, now);
+    let order = node_order(&snapshot, &context.node_name);
+    let mut nodes = states(context, &snapshot, migration, back.as_ref(), &order, now);
+    // First, so that a node that changes direction takes no further step forward.
+    let (turned, held_back) = rollback::turn_around(
+        context,
+        migration,
+        &snapshot,
+        &order,
+        &mut nodes,
+        back.as_ref(),
+        &mut drafts,
+    )
+    .await?;
+    let is_active = |node: &&String| !turned.contains(&node.as_str()) && !relabelled.contains(*node);
+    let round = Round {
+        context,
+        migration,
+        settings,
+        snapshot: &snapshot,
+        probes: &probes,
+        policy: &policy,
+        now,
+    };
+    let RoundResult { mut waits, blocked } = round
+        .work(memory, &mut drafts, order.iter().filter(is_active))
+        .await?;
+    unprepared.extend(blocked);
+    waits.extend(rollback::fallen(&snapshot, &nodes).map(|(node, held)| (node.to_owned(), held)));
+    let stop = stop::stop(crate::drift::stop(migration, status), status, lossy);
+    let rules = stop::held(rules(migration), status, &nodes, &watched, stop.as_ref());
+    let admission = rollout::admit(&nodes, &rules, now);
+    // Nodes that lost their record halfway are in progress already: no rule delays them.
+    let without_record = nodes.iter().filter(|node| has_lost_record(node, &snapshot));
+    let start: Vec<&str> = without_record
+        .map(|node| node.name)
+        .chain(admission.start.iter().copied())
+        .collect();
+    start_nodes(context, &snapshot, &start, &drafts, now).await?;
+    drafts.write(context).await?;
+    let held = match &back {
+        Some(Back::All) => held_back,
+        Some(Back::InProgress | Back::Named(_)) | None => held_back.or(admission.held),
+    };
+    summarize(status, &nodes, &waits, held.as_ref(), &unprepared);
+    if let Some(stop) = &stop
+        && status.phase != MigrationPhase::Halted
+    {
+        stop::halt(status, stop);
+    }
+    if back == Some(Back::All) {
+        rollback::continue_rollback(context, cache, memory, migration, settings, &nodes, status).await?;
+    }
+    count_nodes(context, &snapshot);
+    if stop.is_none() && rollback::all_are_there(back.as_ref(), &nodes) {
+        let is_prepared = unprepared.is_empty();
+        end_rollout(&round, memory, kind, &order, is_prepared, watched.wait, status).await?;
+    }
+    Ok(waits.values().map(|held| held.reason).collect())
+}
+
+/// Keeps the traffic pods, and takes the drafts of the nodes' specs with what agents have to measure.
+async fn watch(
+    context: &Context,
+    memory: &mut Memory,
+    migration: &Migration,
+    strategy: Strategy,
+    snapshot: &Snapshot,
+    status: &mut MigrationStatus,
+) -> Result<(TrafficResult, Drafts), WriteError> {
+    let fates = fates(context, migration, strategy, snapshot);
+    traffic::watch(
+        context,
+        &mut memory.traffic,
+        migration,
+        &networks(),
+        fates,
+        snapshot,
+        status,
+    )
+    .await
+}
+
+/// Restarts the pods that need it once every node has its network, and decides whether the end begins. `is_prepared`: whether
+/// Calico's objects of every node are up to date, `unwatched`: the wait for traffic pods.
+async fn end_rollout(
+    round: &Round<'_>,
+    memory: &mut Memory,
+    kind: &FlannelToCalico,
+    order: &[String],
+    is_prepared: bool,
+    unwatched: Option<Wait>,
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    let held = if restarts(round.migration, kind) {
+        restart_pods(round, memory, order).await?
+    } else {
+        None
+    };
+    match (is_prepared, kind.strategy) {
+        (true, strategy) => {
+            finish_or_stay(round.snapshot, &round.context.namespace, strategy, held, status);
+            stop::stay_until_watched(status, unwatched);
+        }
+        (false, Strategy::InPlace) => status.phase = MigrationPhase::Mixed,
+        (false, Strategy::Drain) => {}
+    }
+    Ok(())
+}
+
+/// Whether a node is on flannel and unchanged.
+fn is_untouched(object: &NodeMigration) -> bool {
+    let phase = object
+        .status
+        .as_ref()
+        .and_then(|status| status.flannel_to_calico.or_empty().phase);
+    phase == Some(Phase::Flannel) && !object.spec.started
+}
+
+/// Whether the probe pod of a node has an address of Calico, and the node is rolled back: the pod is deleted before the host is
+/// restored.
+fn loses_calicos_address(object: &NodeMigration, node: Option<&Node>) -> bool {
+    let on_flannel = node.is_some_and(|node| network_label(node) == NetworkLabel::Flannel);
+    object.spec.rolling_back && !on_flannel
+}
+
+/// Result of the check for changes by other writers.
+enum Kept {
+    /// A new change by another writer: the status has to report it before any other action.
+    Announced,
+    /// The labels of these nodes were restored.
+    Restored(BTreeSet<String>),
+}
+
+/// Whether all cluster-wide objects are written, and are not being rolled back.
+fn is_kept_written(status: &MigrationStatus) -> bool {
+    status.prepared_at.is_some() && status.rollback_started_at.is_none()
+}
+
+/// Finds and restores changes by other writers, from the end of the preparation to the rollback of cluster-wide objects.
+async fn keep_written(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    settings: &Settings,
+    snapshot: &Snapshot,
+    status: &mut MigrationStatus,
+) -> Result<Kept, WriteError> {
+    if !is_kept_written(status) {
+        return Ok(Kept::Restored(BTreeSet::new()));
+    }
+    let found = drift::observe(context, cache, memory, migration, settings, snapshot, status).await?;
+    let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
+    if crate::drift::announce(context, migration, &what, status).await {
+        if let Some(stop) = stop::stop(crate::drift::stop(migration, status), status, false) {
+            stop::halt(status, &stop);
+        }
+        return Ok(Kept::Announced);
+    }
+    let restored = drift::restore(context, &mut memory.restores, &found).await?;
+    crate::drift::announce(context, migration, &restored.refused, status).await;
+    Ok(Kept::Restored(restored.nodes))
+}
+
+/// Prepares nodes that joined. Returns those that cannot be started yet, with the reason.
+async fn adopt_nodes(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    settings: &Settings,
+    back: Option<&Back>,
+) -> Result<BTreeMap<String, String>, WriteError> {
+    if back != Some(&Back::All) {
+        return adopt::adopt_nodes(context, cache, migration, settings).await;
+    }
+    // No node is prepared during a rollback, since its objects are removed. But a Node that joins needs flannel.
+    adopt::adopt(context, cache, migration).await?;
+    adopt::write_settings(context, cache, migration, settings).await?;
+    if selects_nodes(cache, settings) {
+        adopt::label_with_flannel(context, &adopt::joined_nodes(cache, migration)).await?;
+    }
+    Ok(BTreeMap::new())
+}
+
+/// The limits and permissions of the spec.
+fn policy(migration: &Migration, strategy: Strategy, clock: &Clock, now: Timestamp) -> Policy {
+    Policy {
+        strategy,
+        step_timeout: limits::step_timeout(migration),
+        drain_timeout: limits::drain_timeout(migration),
+        on_blocked: limits::on_blocked(migration),
+        permissions: limits::permissions(migration),
+        grace_period_seconds: migration.spec.drain.grace_period_seconds,
+        resumed_at: clock.deadlines_from(migration.spec.resumed_at, now),
+    }
+}
+
+/// Whether a node that is named for a rollback is not back yet.
+pub fn is_rollback_requested(cache: &Cache, migration: &Migration) -> bool {
+    let names = &migration.spec.rollback_nodes;
+    cache.node_migrations.state().iter().any(|object| {
+        let spec = &object.spec;
+        spec.migration == migration.name_any()
+            && names.contains(&spec.node_name)
+            && (spec.started || spec.finished_at.is_some())
+    })
+}
+
+/// Whether a node is in progress by its actual state, although its new `NodeMigration` does not say so.
+fn has_lost_record(rollout_node: &RolloutNode<'_>, snapshot: &Snapshot) -> bool {
+    let object = snapshot.node_migrations.get(rollout_node.name);
+    rollout_node.standing == NodeProgress::Working && object.is_some_and(|object| !object.spec.started)
+}
+
+/// Admits these nodes.
+async fn start_nodes(
+    context: &Context,
+    snapshot: &Snapshot,
+    nodes: &[&str],
+    drafts: &Drafts,
+    now: Timestamp,
+) -> Result<(), WriteError> {
+    for node in nodes {
+        let Some(object) = snapshot.node_migrations.get(*node) else {
+            continue;
+        };
+        // The agent gets its orders first: losses caused by the previous node are then seen before this node changes.
+        if drafts.has(node) {
+            continue;
+        }
+        let mut spec = NodeMigrationSpec {
+            started: true,
+            skipped: false,
+            returned_at: None,
+            started_at: object.spec.started_at.or(Some(now)),
+            step: Some(step_now(Stage::Cordon.as_str(), now)),
+            ..object.spec.clone()
+        };
+        spec.flannel_to_calico.get_or_insert_default().automatic_rollback = None;
+        let write = write_spec(context, object, &spec);
+        let written = context
+            .obstacles
+            .attempt(&describe(object.as_ref()), write)
+            .await?;
+        if written.is_some() {
+            crash_point::reach("StartNode", Edge::Recorded, Some(node)).await;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! In place, once every node is on Calico: legacy pods stay beside Calico's pods, or are restarted.
+
+use std::sync::Arc;
+
+use ::flannel_to_calico::api::OrEmpty as _;
+use api::migration::{Desired, FlannelToCalico, LegacyPods, MigrationPhase, Strategy};
+use api::{Migration, MigrationStatus};
+use engine::decision::{Decision, Wait, WaitReason};
+use engine::drain::Pod;
+use flannel_to_calico::node::{NodeStep, NodeView, Policy, restart};
+use flannel_to_calico::phase::Phase;
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::super::apply::node::StepExecutor;
+use super::super::view::view;
+use super::round::Round;
+use crate::limits::rules;
+use crate::memory::Memory;
+use crate::snapshot::Snapshot;
+use crate::summary::WaitReport;
+use crate::traffic::is_traffic_pod;
+use crate::write::{self, WriteError};
+
+/// Whether legacy pods are to be restarted now.
+pub(super) fn restarts(migration: &Migration, kind: &FlannelToCalico) -> bool {
+    kind.strategy == Strategy::InPlace
+        && kind.legacy_pods == LegacyPods::Restart
+        && migration.spec.desired == Desired::Run
+}
+
+/// Evicts legacy pods, on at most as many nodes at a time as may be unavailable. Returns the wait to report: of the first
+/// node that needs the user, or else of the first node in progress.
+pub(super) async fn restart_pods(
+    round: &Round<'_>,
+    memory: &mut Memory,
+    order: &[String],
+) -> Result<Option<WaitReport>, WriteError> {
+    let Round {
+        context,
+        migration,
+        settings,
+        snapshot,
+        policy,
+        now,
+        ..
+    } = *round;
+    let limit = rules(migration).max_unavailable.resolve(order.len());
+    let (mut held, mut unavailable) = (Vec::new(), 0);
+    for node in order {
+        if unavailable >= limit {
+            break;
+        }
+        let name = migration.name_any();
+        let view = view(snapshot, settings, node, &name, &memory.refusals, Vec::new());
+        let (Some(view), Some(node_object), Some(object)) =
+            (view, snapshot.nodes.get(node), snapshot.node_migrations.get(node))
+        else {
+            continue;
+        };
+        if view.legacy_pods.is_empty() {
+            continue;
+        }
+        let in_work = Wait {
+            reason: WaitReason::PodsTerminating,
+            message: format!("node {node}: legacy pods to evict: {}", view.legacy_pods.len()),
+            until: None,
+        };
+        let decision = restart(&view, policy, now);
+        unavailable += usize::from(is_unavailable(&view, decision.as_ref(), policy, now));
+        match decision {
+            Some(Decision::Run(step)) => {
+                let mut spec = object.spec.clone();
+                let mut executor = StepExecutor {
+                    context,
+                    memory: &mut *memory,
+                    migration,
+                    settings,
+                    node: node_object,
+                    object: Arc::clone(object),
+                    policy,
+                    now,
+                };
+                let eviction = executor.run(&step, &mut spec);
+                let object = write::describe(node_object.as_ref());
+                let _ = context.obstacles.attempt(&object, eviction).await?;
+                held.push(WaitReport::waiting(&in_work));
+            }
+            Some(Decision::Wait(wait)) => held.push(WaitReport::waiting(&wait)),
+            Some(Decision::Halt(halt)) => held.push(WaitReport::halted(&halt)),
+            Some(Decision::Settled) | None => held.push(WaitReport::waiting(&in_work)),
+        }
+    }
+    let first = held.iter().position(|held| held.needs_user).unwrap_or_default();
+    Ok((!held.is_empty()).then(|| held.swap_remove(first)))
+}
+
+/// Whether legacy pods leave this node now. A node does not count if each remaining one is refused, or has exceeded the time of a
+/// drain: one budget, or one endless grace period, does not delay pods of other nodes.
+fn is_unavailable(
+    view: &NodeView<'_>,
+    decision: Option<&Decision<NodeStep>>,
+    policy: &Policy,
+    now: Timestamp,
+) -> bool {
+    let terminating = &view.residents.terminating;
+    let is_leaving = |pod: &&Pod| {
+        let since = pod.deleted_at;
+        since.is_some_and(|since| now.duration_since(since) < policy.drain_timeout)
+    };
+    let is_in_work = match decision {
+        Some(Decision::Run(_)) => true,
+        Some(Decision::Wait(_) | Decision::Halt(_) | Decision::Settled) => false,
+        // The API server has deleted them, and the agent still reports one.
+        None => terminating.is_empty() && view.legacy_pods.iter().any(|pod| pod.attached),
+    };
+    is_in_work || terminating.iter().any(is_leaving)
+}
+
+/// Ends the rollout when every node is finished. In place, the old network's objects stay while a legacy pod lives: they cost
+/// nothing, and a rollback needs them.
+pub(super) fn finish_or_stay(
+    snapshot: &Snapshot,
+    namespace: &str,
+    strategy: Strategy,
+    restarting: Option<WaitReport>,
+    status: &mut MigrationStatus,
+) {
+    let mixed: Vec<(&str, usize)> = snapshot
+        .node_migrations
+        .iter()
+        .filter(|(node, _)| snapshot.nodes.contains_key(*node))
+        .filter_map(|(node, object)| {
+            // An agent without a report does not count as one without legacy pods.
+            let report = object.status.clone().unwrap_or_default();
+            let pods = report
+                .flannel_to_calico
+                .or_empty()
+                .facts
+                .iter()
+                .flat_map(|facts| &facts.legacy_pods);
+            let pods = pods
+                .filter(|pod| !is_traffic_pod(&pod.namespace, &pod.name, namespace))
+                .count();
+            (report.flannel_to_calico.or_empty().phase != Some(Phase::Calico)
+                || !object
+                    .spec
+                    .flannel_to_calico
+                    .or_empty()
+                    .imported_addresses
+                    .is_empty())
+            .then_some((node.as_str(), pods))
+        })
+        .collect();
+    if strategy == Strategy::Drain || mixed.is_empty() {
+        status.phase = MigrationPhase::Finishing;
+        "every node is on Calico; removing flannel's objects".clone_into(&mut status.message);
+        return;
+    }
+    status.phase = MigrationPhase::Mixed;
+    if let Some(held) = restarting {
+        held.reason.clone_into(&mut status.reason);
+        status.message = held.message;
+        return;
+    }
+    status.reason = String::new();
+    status.message = format!(
+        "every node is on Calico. Legacy pods that keep their addresses: {} (nodes: {}). A node is cleaned up once its last \
+         legacy pod is gone",
+        mixed.iter().map(|(_, pods)| pods).sum::<usize>(),
+        mixed.len()
+    );
+}
