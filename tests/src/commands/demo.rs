@@ -3,18 +3,20 @@
 mod calico_datastore;
 mod flannel_to_calico;
 pub mod pod_cidr;
+#[cfg(test)]
+mod schema;
 mod service_cidr;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 
 use super::interrupted;
 use super::up::ClusterArguments;
 use crate::cluster::Cluster;
 use crate::demo::breaking::Case;
+use crate::demo::report::{OwnPart, Report};
 use crate::demo::{self, End, Tools};
 
 /// Value in place of a case: prints the names of the cases.
@@ -172,18 +174,13 @@ fn refused(case: &Case, text: &str) -> ExitCode {
 }
 
 /// Prints a report and, if requested, writes it to a file. The demo succeeds if the report has no problem.
-fn print_report(
-    report: &impl Serialize,
-    text: &str,
-    problems: &[String],
-    file: Option<&Path>,
-) -> Result<ExitCode> {
-    println!("\n{text}");
+fn print_report<Own: OwnPart>(report: &Report<Own>, file: Option<&Path>) -> Result<ExitCode> {
+    println!("\n{}", report.text());
     if let Some(file) = file {
         std::fs::write(file, serde_json::to_string_pretty(report)?)
             .with_context(|| format!("write the report {}", file.display()))?;
     }
-    Ok(if problems.is_empty() {
+    Ok(if report.problems.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

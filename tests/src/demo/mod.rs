@@ -19,6 +19,7 @@ pub mod watch;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use api::migration::MigrationPhase;
 use serde_json::{Value, json};
 
 /// Name of the Migration of the demo.
@@ -33,6 +34,15 @@ pub enum End {
     Migrated,
     /// In the old range, after a rollback.
     RolledBack,
+}
+
+impl From<End> for MigrationPhase {
+    fn from(end: End) -> Self {
+        match end {
+            End::Migrated => Self::Completed,
+            End::RolledBack => Self::RolledBack,
+        }
+    }
 }
 
 /// The programs that a demo uses.

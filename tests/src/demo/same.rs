@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::host::Host;
@@ -37,7 +38,7 @@ const MAY_DIFFER: [(&str, &[&str]); 5] = [
 ];
 
 /// One host, before and after.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Comparison {
     /// Number of equal lines.
@@ -49,7 +50,7 @@ pub struct Comparison {
 }
 
 /// A line that differs, and is allowed to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Allowed {
     /// The line.
     pub line: String,

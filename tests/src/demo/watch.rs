@@ -24,7 +24,7 @@ pub struct Peak {
     /// UIDs of every pod that counts and existed at any time.
     pub pods: BTreeSet<String>,
     /// Number of observations.
-    pub looks: u64,
+    pub observations: u64,
 }
 
 /// A running watch.
@@ -62,7 +62,7 @@ impl Watch {
                 let Ok(unavailable) = unavailable_nodes(&client, is_out).await else {
                     continue;
                 };
-                peak.looks += 1;
+                peak.observations += 1;
                 if unavailable.len() > peak.nodes.len() {
                     peak.nodes = unavailable;
                 }

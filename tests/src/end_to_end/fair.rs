@@ -120,10 +120,13 @@ pub fn is_completed(migration: &api::Migration) -> bool {
 
 fn judge(report: &Report, most: usize) -> Result<()> {
     ensure!(report.problems.is_empty(), "{}", report.problems.join("; "));
+    let unavailable = report
+        .migration
+        .most_unavailable
+        .context("the report has no number of unavailable nodes")?;
     ensure!(
-        report.migration.most_unavailable <= most,
-        "nodes unavailable at the same time: found {}, needed at most {most}",
-        report.migration.most_unavailable
+        unavailable <= most,
+        "nodes unavailable at the same time: found {unavailable}, needed at most {most}"
     );
     ensure!(
         report.probes.all.sent >= PROBES,

@@ -40,8 +40,8 @@ pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
         let obstacles = Obstacles::put(cluster, wanted.from).await?;
         let run = Run::begin(cluster, tools, wanted.clone()).await?;
         let look = Looker::new(cluster);
-        let ((watch, followed), ()) = tokio::try_join!(run.migrate(), obstacles.clear(cluster, &look))?;
-        let report = run.report(watch, followed, End::Migrated).await?;
+        let ((watch, manual_steps), ()) = tokio::try_join!(run.migrate(), obstacles.clear(cluster, &look))?;
+        let report = run.report(watch, manual_steps, End::Migrated).await?;
         println!("{}", report.text());
         judge(&report)?;
         let after = controller_manager::status(cluster).await?;
@@ -68,8 +68,8 @@ pub async fn pod_cidr_etcd(cluster: &Cluster, tools: &Tools) -> Tally {
     let whole = async {
         let wanted = Wanted::new("1")?;
         let run = Run::begin(cluster, tools, wanted.clone()).await?;
-        let (watch, followed) = run.migrate().await?;
-        let report = run.report(watch, followed, End::Migrated).await?;
+        let (watch, manual_steps) = run.migrate().await?;
+        let report = run.report(watch, manual_steps, End::Migrated).await?;
         println!("{}", report.text());
         judge(&report)?;
         verify_tunnel_addresses(cluster, wanted.to).await
@@ -127,7 +127,7 @@ fn judge(report: &Report) -> Result<()> {
             counts.lost
         );
     }
-    for ClassCount { class, totals } in &report.watched {
+    for ClassCount { class, totals } in &report.own.traffic {
         ensure!(
             totals.lost == 0 || !matches!(class, PathClass::PodToDns | PathClass::PodToService),
             "lost probes of {} in the migration's own traffic: {}, of which {} were answered too late",

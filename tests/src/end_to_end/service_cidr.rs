@@ -136,11 +136,11 @@ async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
             roll_one_back(cluster, &operator)
         )
     };
-    let (followed, _) = tokio::try_join!(run.migrate(), disturbed)?;
-    let report = run.report(followed).await?;
+    let (manual_steps, _) = tokio::try_join!(run.migrate(), disturbed)?;
+    let report = run.report(manual_steps).await?;
     println!("{}", report.text());
     ensure!(report.problems.is_empty(), "{}", report.problems.join("; "));
-    let sent = report.requests.summary.all.sent;
+    let sent = report.probes.all.sent;
     ensure!(
         sent >= PROBES,
         "probes sent: found {sent}, needed at least {PROBES}"

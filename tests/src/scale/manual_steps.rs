@@ -9,13 +9,13 @@ use ipnet::Ipv4Net;
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use serde::Serialize;
 
 use super::migration;
 use super::proxy::Target;
 use super::shape;
 use super::size::{Kind, NEW_PODS, NEW_SERVICES};
 use crate::apilab::OwnApiLab;
+use crate::demo::report::ManualStep;
 use crate::progress::Progress;
 
 /// The Migration's texts for the manual step.
@@ -27,16 +27,6 @@ const POOL_VARIABLE: &str = "CALICO_IPV4POOL_CIDR";
 const PACE: Duration = Duration::from_millis(500);
 /// Number of letters of a request that the report keeps: a request may name every kubelet.
 const WORDS: usize = 240;
-
-/// A manual step that was requested and taken.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FollowUp {
-    /// The beginning of the Migration's message.
-    pub asked: String,
-    /// The action of the user.
-    pub done: String,
-}
 
 /// The user, with the means for the manual steps.
 pub struct Person<'lab> {
@@ -52,7 +42,7 @@ pub struct Person<'lab> {
 
 impl Person<'_> {
     /// Takes each requested step once, until dropped, and adds it to `all`.
-    pub async fn play(self, kind: Kind, all: &mut Vec<FollowUp>) -> Result<Infallible> {
+    pub async fn play(self, kind: Kind, all: &mut Vec<ManualStep>) -> Result<Infallible> {
         match kind {
             // The Migration requests no step.
             Kind::FlannelToCalico => std::future::pending().await,
@@ -62,7 +52,7 @@ impl Person<'_> {
     }
 
     /// Sets the new range of the pool that calico-node would create.
-    async fn pods(self, all: &mut Vec<FollowUp>) -> Result<Infallible> {
+    async fn pods(self, all: &mut Vec<ManualStep>) -> Result<Infallible> {
         loop {
             tokio::time::sleep(PACE).await;
             let Some(stand) = migration::status(self.client).await? else {
@@ -85,15 +75,15 @@ impl Person<'_> {
         }
     }
 
-    fn record(&self, asked: &str, done: String, all: &mut Vec<FollowUp>) {
+    fn record(&self, requested: &str, done: String, all: &mut Vec<ManualStep>) {
         self.progress.say(format_args!("the person: {done}"));
-        all.push(FollowUp {
-            asked: asked.chars().take(WORDS).collect(),
+        all.push(ManualStep {
+            requested: requested.chars().take(WORDS).collect(),
             done,
         });
     }
 
-    async fn services(self, all: &mut Vec<FollowUp>) -> Result<Infallible> {
+    async fn services(self, all: &mut Vec<ManualStep>) -> Result<Infallible> {
         let (mut has_flag, mut has_name_server) = (false, false);
         loop {
             tokio::time::sleep(PACE).await;

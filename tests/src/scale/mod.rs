@@ -36,10 +36,11 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 
 use crate::apilab::{self, OwnApiLab};
+use crate::demo::report::ManualStep;
 use crate::progress::{Detail, Progress};
 use coordinator::Coordinator;
 use hollow::Fleet;
-use manual_steps::{FollowUp, Person};
+use manual_steps::Person;
 use measure::{Reading, Readings};
 use objects::Objects;
 use report::{Answers, Part};
@@ -123,7 +124,7 @@ struct Parts {
     migration: Part,
     answers: Answers,
     unfinished: Option<String>,
-    followed: Vec<FollowUp>,
+    manual_steps: Vec<ManualStep>,
 }
 
 /// The start of a part of the time.
@@ -158,14 +159,14 @@ impl Measured<'_> {
         let start = self.start();
         migration::start(self.client).await?;
         let churn = churn::churn(self.client.clone(), self.size.churn);
-        let mut followed = Vec::new();
+        let mut manual_steps = Vec::new();
         let person = Person {
             lab: self.lab,
             client: self.client,
             way: self.coordinator.way(),
             progress,
         };
-        let person = person.play(self.size.migration, &mut followed);
+        let person = person.play(self.size.migration, &mut manual_steps);
         let unfinished = tokio::select! {
             ended = self.until(migration::end(self.size), self.size.limit, "migrating", progress) => ended?,
             ended = churn => return ended.and(Err(anyhow::anyhow!("the churn of pods has ended"))),
@@ -178,7 +179,7 @@ impl Measured<'_> {
             migration,
             answers: Answers::of(answers),
             unfinished,
-            followed,
+            manual_steps,
         })
     }
 
@@ -266,7 +267,7 @@ impl Measured<'_> {
             migration,
             answers,
             unfinished,
-            followed,
+            manual_steps,
         } = parts;
         // A migration that did not end in its time may not have reached its first node.
         if answers.count == 0 && unfinished.is_none() {
@@ -282,7 +283,7 @@ impl Measured<'_> {
             plan_seconds: planning.seconds,
             migration_seconds: migration.seconds,
             unfinished,
-            followed,
+            manual_steps,
             planning,
             idle,
             migration,

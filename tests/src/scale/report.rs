@@ -6,10 +6,10 @@ use std::fmt;
 use serde::Serialize;
 
 use super::audit::Requests;
-use super::manual_steps::FollowUp;
 use super::measure::{Passes, quantile};
 use super::objects::Largest;
 use super::size::Size;
+use crate::demo::report::ManualStep;
 
 /// Bytes of a mebibyte.
 const MEBIBYTE: f64 = 1_048_576.0;
@@ -39,7 +39,7 @@ pub struct Report {
     pub unfinished: Option<String>,
     /// The manual steps of the migration, with the actions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub followed: Vec<FollowUp>,
+    pub manual_steps: Vec<ManualStep>,
     /// While the plan was made.
     pub planning: Part,
     /// Without any change, before the start.
@@ -152,8 +152,8 @@ impl fmt::Display for Report {
         if let Some(words) = &self.unfinished {
             writeln!(formatter, "  NOT FINISHED: {words}")?;
         }
-        for FollowUp { asked, done } in &self.followed {
-            writeln!(formatter, "  manual step requested: {asked}\n    done: {done}")?;
+        for line in self.manual_steps.iter().flat_map(ManualStep::lines) {
+            writeln!(formatter, "  {line}")?;
         }
         writeln!(
             formatter,

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The observations of one prober. The report is written repeatedly, and a last time when the prober ends.
@@ -61,7 +62,7 @@ pub struct Flow {
 }
 
 /// The counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
     /// Probes sent; each is answered, lost or still pending.
@@ -99,10 +100,11 @@ pub struct Counts {
 }
 
 /// Consecutive lost probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Outage {
     /// Time of the first probe.
+    #[schemars(with = "String")]
     pub since: Timestamp,
     /// Number of probes.
     pub lost: u64,
@@ -111,7 +113,7 @@ pub struct Outage {
 }
 
 /// Consecutive lost probes of one path.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PathOutage {
     /// The prober.
@@ -137,7 +139,7 @@ pub struct PathOutage {
 const NAMED: usize = 50;
 
 /// Sums of many reports.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     /// The sum of all classes.

@@ -52,6 +52,6 @@ impl Job {
         let run = Run::begin(cluster, tools, self.wanted.clone()).await?;
         let late = run.migrate().await?;
         let report = run.report(late).await?;
-        print_report(&report, &report.text(), &report.problems, file)
+        print_report(&report, file)
     }
 }

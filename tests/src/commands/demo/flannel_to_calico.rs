@@ -141,6 +141,6 @@ impl Job {
             None => {}
         }
         let report = run.report(watch).await?;
-        print_report(&report, &report.text(), &report.problems, file)
+        print_report(&report, file)
     }
 }

@@ -121,11 +121,11 @@ impl Job {
             return Ok(refused(case, &refuse(cluster, &operator, case).await?));
         }
         let run = Run::begin(cluster, tools, self.wanted.clone()).await?;
-        let (watch, followed) = match self.end {
+        let (watch, manual_steps) = match self.end {
             End::Migrated => run.migrate().await?,
             End::RolledBack => run.migrate_and_back().await?,
         };
-        let report = run.report(watch, followed, self.end).await?;
-        print_report(&report, &report.text(), &report.problems, file)
+        let report = run.report(watch, manual_steps, self.end).await?;
+        print_report(&report, file)
     }
 }

@@ -67,8 +67,8 @@ impl Job {
             return Ok(refused(case, &refuse(cluster, &operator, case).await?));
         }
         let run = Run::begin(cluster, tools, self.wanted.clone()).await?;
-        let followed = run.migrate().await?;
-        let report = run.report(followed).await?;
-        print_report(&report, &report.text(), &report.problems, file)
+        let manual_steps = run.migrate().await?;
+        let report = run.report(manual_steps).await?;
+        print_report(&report, file)
     }
 }

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -26,18 +27,18 @@ const DELETED: &str = "early";
 /// After the pause kubelets retry within a minute or two.
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// What happened to these pods.
-#[derive(Clone, Debug, Default, Serialize)]
+/// The pods that were created and deleted during the pause.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Late {
+pub struct PodsInPause {
     /// Pods that were created while Calico was paused.
-    pub made: usize,
+    pub created: usize,
     /// Number of these pods that were Ready before the pause ended.
-    pub started_in_the_pause: usize,
+    pub started_in_pause: usize,
     /// Number of these pods that are Ready at the end.
-    pub run: usize,
+    pub running: usize,
     /// The longest time from the end of the pause until a pod was Ready, in seconds.
-    pub waited_seconds: i64,
+    pub longest_wait_seconds: i64,
     /// Whether the pod that was deleted during the pause is gone at the end.
     pub deleted_is_gone: bool,
 }
@@ -93,7 +94,7 @@ pub async fn create_and_delete(cluster: &Cluster, watcher: &Watcher) -> Result<(
 }
 
 /// Waits until the pods are in the wanted state, and reports on them.
-pub async fn judge(cluster: &Cluster, watcher: &Watcher) -> Result<Late> {
+pub async fn judge(cluster: &Cluster, watcher: &Watcher) -> Result<PodsInPause> {
     let pods: Api<Pod> = Api::namespaced(cluster.api().client(), NAMESPACE);
     let labels = ListParams::default().labels(&format!("app={CREATED}"));
     until(
@@ -115,7 +116,7 @@ pub async fn judge(cluster: &Cluster, watcher: &Watcher) -> Result<Late> {
         },
     )
     .await?;
-    let flags = watcher.seen();
+    let flags = watcher.flags();
     let ended = flags
         .paused_until
         .context("the end of the pause was not observed")?;
@@ -125,11 +126,11 @@ pub async fn judge(cluster: &Cluster, watcher: &Watcher) -> Result<Late> {
         .filter_map(ready_since)
         .map(|at| at.duration_since(ended).as_secs());
     let is_early = |pod: &&Pod| ready_since(pod).is_some_and(|at| at.as_second() < ended.as_second());
-    Ok(Late {
-        made: all.len(),
-        started_in_the_pause: all.iter().filter(is_early).count(),
-        run: all.iter().filter(|pod| ready_since(pod).is_some()).count(),
-        waited_seconds: waited.max().unwrap_or_default(),
+    Ok(PodsInPause {
+        created: all.len(),
+        started_in_pause: all.iter().filter(is_early).count(),
+        running: all.iter().filter(|pod| ready_since(pod).is_some()).count(),
+        longest_wait_seconds: waited.max().unwrap_or_default(),
         deleted_is_gone: pods.get_opt(DELETED).await?.is_none(),
     })
 }

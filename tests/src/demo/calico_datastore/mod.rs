@@ -17,14 +17,14 @@ use serde_json::{Value, json};
 
 use super::breaking::{self, Case};
 use super::operator::{Exit, Operator};
-use super::report::{Pods, probes};
+use super::report::{Measurements, MigrationReport, NodeReport, Pods, probes};
 use super::scene::Scene;
 use super::{End, LIMIT, MIGRATION, Tools, merge, migration, traffic};
 use crate::cluster::Cluster;
 use crate::cluster::pods::CALICO_NAMESPACE;
 use crate::cluster::wait::{Observation, until};
-use late::Late;
-use report::{Observations, Report};
+use late::PodsInPause;
+use report::{CalicoDatastore, Observations, Report};
 use stores::{Etcd, Watcher};
 
 /// Objects that the migration writes.
@@ -166,12 +166,16 @@ async fn allow_ingress(cluster: &Cluster, etcd: Etcd) -> Result<()> {
 
 /// The status of the Migration.
 pub async fn status(cluster: &Cluster) -> Result<Value> {
+    Ok(migration_object(cluster).await?["status"].clone())
+}
+
+/// The Migration.
+async fn migration_object(cluster: &Cluster) -> Result<Value> {
     let text = cluster
         .api()
         .kubectl(&["get", "migrations.replumb.dev", MIGRATION, "-o", "json"])
         .await?;
-    let migration: Value = serde_json::from_str(&text).context("parse the Migration")?;
-    Ok(migration["status"].clone())
+    serde_json::from_str(&text).context("parse the Migration")
 }
 
 impl<'cluster> Run<'cluster> {
@@ -200,7 +204,7 @@ impl<'cluster> Run<'cluster> {
     }
 
     /// Shows checks and plan, starts the migration, and follows it until it ends; pods are created and deleted during the pause.
-    pub async fn migrate(&self) -> Result<Late> {
+    pub async fn migrate(&self) -> Result<PodsInPause> {
         let cluster = self.scene.cluster;
         let work = async {
             let operator = &self.scene.operator;
@@ -258,20 +262,20 @@ impl<'cluster> Run<'cluster> {
     }
 
     /// Ends the traffic, observes everything again, and makes the report.
-    pub async fn report(&self, late: Late) -> Result<Report> {
+    pub async fn report(&self, pods_in_pause: PodsInPause) -> Result<Report> {
         let pods = self.scene.pods().await?;
         let probes = probes(self.scene.cluster).await?;
-        self.report_with(late, pods, probes).await
+        self.report_with(pods_in_pause, pods, probes).await
     }
 
     /// Makes the report and keeps the traffic running: another case follows.
-    pub async fn report_so_far(&self, late: Late) -> Result<Report> {
+    pub async fn report_so_far(&self, pods_in_pause: PodsInPause) -> Result<Report> {
         let pods = self.scene.pods().await?;
         let probes = Summary::of(&traffic::so_far(self.scene.cluster).await?);
-        self.report_with(late, pods, probes).await
+        self.report_with(pods_in_pause, pods, probes).await
     }
 
-    async fn report_with(&self, late: Late, pods: Pods, probes: Summary) -> Result<Report> {
+    async fn report_with(&self, pods_in_pause: PodsInPause, pods: Pods, probes: Summary) -> Result<Report> {
         let cluster = self.scene.cluster;
         let images =
             "jsonpath={range .items[*]}{.spec.containers[?(@.name=='calico-node')].image}{'\\n'}{end}";
@@ -288,22 +292,31 @@ impl<'cluster> Run<'cluster> {
                 images,
             ])
             .await?;
-        let looks = Observations {
-            calico: self.scene.calico.clone(),
-            status: status(cluster).await?,
-            flags: self.watcher.seen(),
-            late,
+        let migration = migration_object(cluster).await?;
+        let measurements = Measurements {
+            migration: MigrationReport::of::<CalicoDatastore>(&migration, None),
+            nodes: NodeReport::named(cluster.node_names().await),
+            probes,
             pods: Pods {
                 restarted: pods.restarted - self.wanted.kills,
                 ..pods
             },
+            calico: Some(self.scene.calico.clone()),
+        };
+        let observations = Observations {
+            flags: self.watcher.flags(),
+            pods_in_pause,
             addresses: [self.addresses.clone(), late::addresses(cluster).await?],
             v2: [self.v2.clone(), self.etcd.v2().await?],
             v3: self.etcd.v3().await?,
             images: images.lines().map(str::to_owned).collect(),
             objects: [self.objects.clone(), objects(cluster).await?],
-            probes,
         };
-        Ok(Report::of(self.wanted.end, looks))
+        Ok(Report::of(
+            self.wanted.end,
+            &migration,
+            measurements,
+            observations,
+        ))
     }
 }

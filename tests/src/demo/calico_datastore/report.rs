@@ -1,40 +1,30 @@
-//! Report of a conversion of Calico's datastore, as text and as JSON.
+//! The part of the report that only a conversion of Calico's datastore has.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
-use jiff::Timestamp;
+use api::migration::MigrationPhase;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
-use traffic::report::Summary;
 
-use super::late::Late;
+use super::late::PodsInPause;
 use super::stores::Flags;
 use crate::demo::End;
-use crate::demo::report::{self as common, Pods};
+use crate::demo::report::{self as common, Measurements, OwnPart};
 
 /// The report.
-#[derive(Clone, Debug, Serialize)]
+pub type Report = common::Report<CalicoDatastore>;
+
+/// The part that only this kind has.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
-    /// The implementation of Calico.
-    pub calico: String,
-    /// The phase in which the migration ended.
-    pub phase: String,
-    /// Time from the first change to the last, in seconds.
-    pub seconds: i64,
-    /// Each stage with its direction and its seconds, in order.
-    pub stages: Vec<String>,
+pub struct CalicoDatastore {
     /// Which stores were open for Calico.
     pub flags: Flags,
     /// The highest number of pods without a network that the migration itself counted during the pause.
-    pub counted_without_network: u64,
+    pub max_pods_without_network: u64,
     /// Pods that were created and deleted during the pause.
-    pub late: Late,
-    /// The probes.
-    pub probes: Summary,
-    /// Pods of the workloads.
-    pub pods: Pods,
+    pub pods_in_pause: PodsInPause,
     /// Pods that existed before and have another address now.
     pub other_address: Vec<String>,
     /// Keys of etcd v2 that have changed, except the flag, and keys that pods and nodes of v2 write while they run.
@@ -45,25 +35,15 @@ pub struct Report {
     pub images: Vec<String>,
     /// Objects that have changed; after a rollback none may have.
     pub objects_changed: Vec<String>,
-    /// Faults that were found; empty is a pass.
-    pub problems: Vec<String>,
 }
 
-/// The observations from which the report is made.
+/// The observations from which the part of this kind is made.
 #[derive(Debug)]
 pub struct Observations {
-    /// The implementation of Calico.
-    pub calico: String,
-    /// Status of the Migration.
-    pub status: Value,
     /// Both flags.
     pub flags: Flags,
     /// Pods that were created and deleted during the pause.
-    pub late: Late,
-    /// The probes.
-    pub probes: Summary,
-    /// Pods of the workloads.
-    pub pods: Pods,
+    pub pods_in_pause: PodsInPause,
     /// Addresses before and after.
     pub addresses: [Value; 2],
     /// v2 before and after.
@@ -76,76 +56,89 @@ pub struct Observations {
     pub objects: [BTreeMap<String, Value>; 2],
 }
 
+impl OwnPart for CalicoDatastore {
+    const KIND: &'static str = "calicoDatastore";
+
+    fn lines(&self) -> Vec<String> {
+        let Flags {
+            observations,
+            both_open,
+            paused_ms,
+            ..
+        } = self.flags;
+        let PodsInPause {
+            created,
+            started_in_pause,
+            running,
+            longest_wait_seconds,
+            ..
+        } = self.pods_in_pause;
+        vec![
+            format!(
+                "Calico was paused for {:.1} s; reads of both flags: {observations}, with both true: {both_open}",
+                f64::from(i32::try_from(paused_ms).unwrap_or(i32::MAX)) / 1000.0
+            ),
+            format!(
+                "pods created during the pause: {created}, started during the pause: {started_in_pause}, running: {running}, the last \
+                 one Ready {longest_wait_seconds} s after the pause; pods without a network, by the migration: at most {}",
+                self.max_pods_without_network
+            ),
+            format!(
+                "changed keys of etcd v2, without its flag: {}; keys of etcd v3: {}; calico-node: {}",
+                self.v2_changed.len(),
+                self.v3_keys,
+                self.images.join(", ")
+            ),
+        ]
+    }
+}
+
 impl Report {
     /// Makes the report from the observations, and lists the faults.
-    pub fn of(end: End, looks: Observations) -> Self {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let time = |value: &Value| value.as_str().and_then(|text| text.parse::<Timestamp>().ok());
-        let status = &looks.status;
-        let took = time(&status["startedAt"])
-            .zip(time(&status["completedAt"]))
-            .map(|(from, to)| to.duration_since(from).as_secs());
-        let known = &status["calicoDatastore"];
-        let stages = known["history"].as_array().into_iter().flatten().map(|stage| {
-            let seconds = time(&stage["startedAt"])
-                .zip(time(&stage["finishedAt"]))
-                .map_or(0.0, |(from, to)| to.duration_since(from).as_secs_f64());
-            format!(
-                "{} {} {seconds:.1} s",
-                text(&stage["direction"]),
-                text(&stage["name"])
-            )
-        });
-        let [before, after] = &looks.objects;
-        let mut report = Self {
-            calico: looks.calico,
-            phase: text(&status["phase"]),
-            seconds: took.unwrap_or_default(),
-            stages: stages.collect(),
-            counted_without_network: known["maxPodsWithoutNetwork"].as_u64().unwrap_or_default(),
-            other_address: other_addresses(&looks.addresses),
-            v2_changed: changed(&looks.v2),
-            v3_keys: looks.v3.len(),
+    pub fn of(end: End, migration: &Value, measurements: Measurements, observations: Observations) -> Self {
+        let [before, after] = &observations.objects;
+        let known = &migration["status"]["calicoDatastore"];
+        let own = CalicoDatastore {
+            max_pods_without_network: known["maxPodsWithoutNetwork"].as_u64().unwrap_or_default(),
+            other_address: other_addresses(&observations.addresses),
+            v2_changed: changed(&observations.v2),
+            v3_keys: observations.v3.len(),
             objects_changed: before
                 .iter()
                 .filter(|(name, object)| after.get(*name) != Some(object))
                 .map(|(name, _)| name.clone())
                 .collect(),
-            flags: looks.flags,
-            late: looks.late,
-            probes: looks.probes,
-            pods: looks.pods,
-            images: looks.images,
-            problems: Vec::new(),
+            flags: observations.flags,
+            pods_in_pause: observations.pods_in_pause,
+            images: observations.images,
         };
-        report.problems = report.judge(end);
+        let mut report = Self::new(measurements, own, MigrationPhase::from(end));
+        report.problems.extend(report.judge(end));
         report
     }
 
+    /// The faults that only this kind can have. No probe may be lost, and no pod may be disrupted.
     fn judge(&self, end: End) -> Vec<String> {
+        let own = &self.own;
         let mut problems = Vec::new();
         let mut wrong = |is_wrong: bool, words: String| {
             if is_wrong {
                 problems.push(words);
             }
         };
-        let (phase, version) = match end {
-            End::Migrated => ("Completed", ":v3."),
-            End::RolledBack => ("RolledBack", ":v2."),
+        let version = match end {
+            End::Migrated => ":v3.",
+            End::RolledBack => ":v2.",
         };
         wrong(
-            self.phase != phase,
-            format!("phase of the migration: found {}, needed {phase}", self.phase),
+            own.flags.both_open > 0,
+            format!("reads in which both stores were open: {}", own.flags.both_open),
         );
         wrong(
-            self.flags.both_open > 0,
-            format!("reads in which both stores were open: {}", self.flags.both_open),
-        );
-        wrong(
-            self.flags.looks == 0 || self.flags.paused_ms == 0,
+            own.flags.observations == 0 || own.flags.paused_ms == 0,
             "no read observed the pause".to_owned(),
         );
-        match (end, &self.flags.incomplete_at_opening) {
+        match (end, &own.flags.incomplete_at_opening) {
             (End::Migrated, None) => wrong(true, "no read found etcd v3 open".to_owned()),
             (End::Migrated, Some(found)) => wrong(
                 !found.is_empty(),
@@ -153,7 +146,6 @@ impl Report {
             ),
             (End::RolledBack, found) => wrong(found.is_some(), "etcd v3 was opened".to_owned()),
         }
-        wrong(self.probes.all.sent == 0, "no probe was sent".to_owned());
         wrong(
             self.probes.all.lost > 0,
             format!("lost probes: {}", self.probes.all.lost),
@@ -166,95 +158,53 @@ impl Report {
             ),
         );
         wrong(
-            !self.other_address.is_empty(),
-            format!("pods with another address: {}", self.other_address.join(", ")),
+            !own.other_address.is_empty(),
+            format!("pods with another address: {}", own.other_address.join(", ")),
         );
         wrong(
-            self.late.made == 0 || self.late.run != self.late.made,
+            own.pods_in_pause.created == 0 || own.pods_in_pause.running != own.pods_in_pause.created,
             format!(
                 "pods created during the pause: {}, running at the end: {}",
-                self.late.made, self.late.run
+                own.pods_in_pause.created, own.pods_in_pause.running
             ),
         );
         wrong(
-            self.late.started_in_the_pause > 0,
+            own.pods_in_pause.started_in_pause > 0,
             format!(
                 "pods that started during the pause: {}",
-                self.late.started_in_the_pause
+                own.pods_in_pause.started_in_pause
             ),
         );
         wrong(
-            !self.late.deleted_is_gone,
+            !own.pods_in_pause.deleted_is_gone,
             "the pod that was deleted during the pause still exists".to_owned(),
         );
         wrong(
-            self.counted_without_network == 0,
+            own.max_pods_without_network == 0,
             "the migration counted no pod without a network".to_owned(),
         );
         wrong(
-            !self.v2_changed.is_empty(),
-            format!("keys of etcd v2 have changed: {}", self.v2_changed.join(", ")),
+            !own.v2_changed.is_empty(),
+            format!("keys of etcd v2 have changed: {}", own.v2_changed.join(", ")),
         );
         wrong(
-            self.images.is_empty() || self.images.iter().any(|image| !image.contains(version)),
-            format!("calico-node runs {}", self.images.join(", ")),
+            own.images.is_empty() || own.images.iter().any(|image| !image.contains(version)),
+            format!("calico-node runs {}", own.images.join(", ")),
         );
         match end {
-            End::Migrated => wrong(self.v3_keys == 0, "etcd v3 is empty".to_owned()),
+            End::Migrated => wrong(own.v3_keys == 0, "etcd v3 is empty".to_owned()),
             End::RolledBack => {
                 wrong(
-                    self.v3_keys > 0,
-                    format!("keys remaining in etcd v3: {}", self.v3_keys),
+                    own.v3_keys > 0,
+                    format!("keys remaining in etcd v3: {}", own.v3_keys),
                 );
                 wrong(
-                    !self.objects_changed.is_empty(),
-                    format!("objects have changed: {}", self.objects_changed.join(", ")),
+                    !own.objects_changed.is_empty(),
+                    format!("objects have changed: {}", own.objects_changed.join(", ")),
                 );
             }
         }
         problems
-    }
-
-    /// The report as text.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        let mut line = |words: std::fmt::Arguments<'_>| {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "{words}");
-        };
-        line(format_args!(
-            "{} in {} s: {} (Calico: {})",
-            self.phase,
-            self.seconds,
-            self.stages.join(", "),
-            self.calico
-        ));
-        line(format_args!(
-            "Calico was paused for {:.1} s; reads of both flags: {}, with both true: {}",
-            f64::from(i32::try_from(self.flags.paused_ms).unwrap_or(i32::MAX)) / 1000.0,
-            self.flags.looks,
-            self.flags.both_open
-        ));
-        line(format_args!(
-            "pods created during the pause: {}, started during the pause: {}, running: {}, the last one Ready {} s after the \
-             pause; pods without a network, by the migration: at most {}",
-            self.late.made,
-            self.late.started_in_the_pause,
-            self.late.run,
-            self.late.waited_seconds,
-            self.counted_without_network
-        ));
-        line(format_args!(
-            "changed keys of etcd v2, without its flag: {}; keys of etcd v3: {}; calico-node: {}",
-            self.v2_changed.len(),
-            self.v3_keys,
-            self.images.join(", ")
-        ));
-        text.push_str(&common::text(&self.probes, &self.pods));
-        for problem in &self.problems {
-            let _ = writeln!(text, "PROBLEM: {problem}");
-        }
-        text
     }
 }
 

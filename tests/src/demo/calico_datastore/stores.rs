@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -38,18 +39,20 @@ pub struct Etcd {
 }
 
 /// Which stores were open for Calico, as observed.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Flags {
-    /// Number of reads of both flags.
-    pub looks: usize,
+    /// Number of observations: reads of both flags.
+    pub observations: usize,
     /// Number of reads in which both were true.
     pub both_open: usize,
     /// Time in which neither was true, in milliseconds.
     pub paused_ms: i64,
     /// Start of the first time in which neither was true.
+    #[schemars(with = "Option<String>")]
     pub paused_since: Option<Timestamp>,
     /// End of the last time in which neither was true.
+    #[schemars(with = "Option<String>")]
     pub paused_until: Option<Timestamp>,
     /// Objects missing for Felix of v3 when v3 was first seen open; `None` when v3 never was open.
     pub incomplete_at_opening: Option<Vec<String>>,
@@ -180,7 +183,7 @@ impl Etcd {
 #[derive(Debug)]
 pub struct Watcher {
     etcd: Etcd,
-    seen: Mutex<Flags>,
+    flags: Mutex<Flags>,
 }
 
 impl Watcher {
@@ -188,19 +191,19 @@ impl Watcher {
     pub fn new(etcd: Etcd) -> Self {
         Self {
             etcd,
-            seen: Mutex::default(),
+            flags: Mutex::default(),
         }
     }
 
     /// The observations so far.
-    pub fn seen(&self) -> Flags {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn flags(&self) -> Flags {
+        self.flags.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether Calico is paused, by the last observation.
     pub fn is_paused(&self) -> bool {
-        let seen = self.seen();
-        seen.paused_since.is_some() && seen.paused_until.is_none()
+        let flags = self.flags();
+        flags.paused_since.is_some() && flags.paused_until.is_none()
     }
 
     /// Reads until an error, or until the caller drops the future.
@@ -212,27 +215,27 @@ impl Watcher {
         loop {
             ticks.tick().await;
             let [v2, v3] = self.etcd.flags().await?;
-            if v3 && self.seen().incomplete_at_opening.is_none() {
+            if v3 && self.flags().incomplete_at_opening.is_none() {
                 let incomplete = self.etcd.incomplete().await?;
-                let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-                seen.incomplete_at_opening = Some(incomplete);
+                let mut flags = self.flags.lock().unwrap_or_else(PoisonError::into_inner);
+                flags.incomplete_at_opening = Some(incomplete);
             }
             let now = Instant::now();
             let passed = i64::try_from((now - last).as_millis()).unwrap_or(i64::MAX);
             last = now;
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.looks += 1;
-            seen.both_open += usize::from(v2 && v3);
+            let mut flags = self.flags.lock().unwrap_or_else(PoisonError::into_inner);
+            flags.observations += 1;
+            flags.both_open += usize::from(v2 && v3);
             let is_paused = !v2 && !v3;
             if is_paused && was_paused {
-                seen.paused_ms += passed;
+                flags.paused_ms += passed;
             }
             match (was_paused, is_paused) {
                 (false, true) => {
-                    seen.paused_since.get_or_insert_with(Timestamp::now);
-                    seen.paused_until = None;
+                    flags.paused_since.get_or_insert_with(Timestamp::now);
+                    flags.paused_until = None;
                 }
-                (true, false) => seen.paused_until = Some(Timestamp::now()),
+                (true, false) => flags.paused_until = Some(Timestamp::now()),
                 (true, true) | (false, false) => {}
             }
             was_paused = is_paused;

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::cluster::{Cluster, Images};
@@ -12,7 +13,7 @@ const LIMIT: Duration = Duration::from_mins(3);
 const NAMESPACE: &str = "sample";
 
 /// Changes that were made while the mixed state was held.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Held {
     /// Duration.

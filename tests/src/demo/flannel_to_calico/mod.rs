@@ -158,10 +158,16 @@ impl<'cluster> Run<'cluster> {
             };
             hosts.insert(node, host);
         }
-        let report = Report::of(cluster, &migration, peak, probes, hosts, pods, &self.scene.calico).await?;
-        Ok(Report {
-            held: self.held,
-            ..report
-        })
+        Report::of(
+            cluster,
+            &migration,
+            peak,
+            probes,
+            hosts,
+            pods,
+            self.held,
+            &self.scene.calico,
+        )
+        .await
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ipnet::Ipv4Net;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Wanted;
 use crate::cluster::Cluster;
+use crate::demo::report::ManualStep;
 use crate::demo::scene::Scene;
 use crate::demo::{LIMIT, MIGRATION};
 
@@ -26,31 +26,21 @@ const POOL_VARIABLE: &str = "CALICO_IPV4POOL_CIDR";
 const CONTAINER: &str = "--containers=calico-node";
 const CLUSTER_CIDR: &str = "clusterCIDR:";
 
-/// A manual step that was requested and taken.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FollowUp {
-    /// The Migration's message.
-    pub asked: String,
-    /// The action of the user.
-    pub done: String,
-}
-
 /// Takes each requested step once, until dropped, and adds it to `all`.
-pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<FollowUp>) -> Result<Infallible> {
+pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<ManualStep>) -> Result<Infallible> {
     loop {
         tokio::time::sleep(PACE).await;
         // The API server may be unavailable for a moment.
-        let Ok(Some(asked)) = requested_step(scene.cluster).await else {
+        let Ok(Some(requested)) = requested_step(scene.cluster).await else {
             continue;
         };
-        if all.iter().any(|follow_up| follow_up.asked == asked) {
+        if all.iter().any(|step| step.requested == requested) {
             continue;
         }
-        scene.say(format_args!("manual step requested: {asked}"));
-        let done = take_step(scene.cluster, &asked, wanted).await?;
+        scene.say(format_args!("manual step requested: {requested}"));
+        let done = take_step(scene.cluster, &requested, wanted).await?;
         scene.say(format_args!("manual step taken: {done}"));
-        all.push(FollowUp { asked, done });
+        all.push(ManualStep { requested, done });
     }
 }
 
@@ -58,27 +48,27 @@ pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<FollowUp>) -
 pub async fn play_until_all_have_moved(
     scene: &Scene<'_>,
     wanted: &Wanted,
-    all: &mut Vec<FollowUp>,
+    all: &mut Vec<ManualStep>,
 ) -> Result<()> {
     let limit = tokio::time::Instant::now() + LIMIT;
     while tokio::time::Instant::now() < limit {
         tokio::time::sleep(PACE).await;
-        let Ok(Some(asked)) = requested_step(scene.cluster).await else {
+        let Ok(Some(requested)) = requested_step(scene.cluster).await else {
             continue;
         };
-        if asked.contains(POOL_VARIABLE) {
+        if requested.contains(POOL_VARIABLE) {
             scene.say(format_args!(
-                "manual step requested, and not taken because a rollback follows: {asked}"
+                "manual step requested, and not taken because a rollback follows: {requested}"
             ));
             return Ok(());
         }
-        if all.iter().any(|follow_up| follow_up.asked == asked) {
+        if all.iter().any(|step| step.requested == requested) {
             continue;
         }
-        scene.say(format_args!("manual step requested: {asked}"));
-        let done = take_step(scene.cluster, &asked, wanted).await?;
+        scene.say(format_args!("manual step requested: {requested}"));
+        let done = take_step(scene.cluster, &requested, wanted).await?;
         scene.say(format_args!("manual step taken: {done}"));
-        all.push(FollowUp { asked, done });
+        all.push(ManualStep { requested, done });
     }
     bail!("the migration did not request {POOL_VARIABLE} within {LIMIT:?}: not every pod has moved")
 }
@@ -138,36 +128,42 @@ impl Place {
     }
 
     /// The setting that the message names. The message must contain the object, the setting and both ranges.
-    fn named(asked: &str, wanted: &Wanted) -> Result<Self> {
-        let is_named = |place: &Self| asked.contains(place.names()[1]);
+    fn named(requested: &str, wanted: &Wanted) -> Result<Self> {
+        let is_named = |place: &Self| requested.contains(place.names()[1]);
         let Some(place) = Self::ALL.into_iter().find(is_named) else {
-            bail!("the demo's user does not know the requested step: {asked:?}");
+            bail!("the demo's user does not know the requested step: {requested:?}");
         };
         let words = [
             place.names()[0].to_owned(),
             wanted.from.to_string(),
             wanted.to.to_string(),
         ];
-        let missing: Vec<_> = words.into_iter().filter(|word| !asked.contains(word)).collect();
+        let missing: Vec<_> = words
+            .into_iter()
+            .filter(|word| !requested.contains(word))
+            .collect();
         if !missing.is_empty() {
-            bail!("the message does not contain {}: {asked:?}", missing.join(", "));
+            bail!(
+                "the message does not contain {}: {requested:?}",
+                missing.join(", ")
+            );
         }
         Ok(place)
     }
 }
 
-async fn take_step(cluster: &Cluster, asked: &str, wanted: &Wanted) -> Result<String> {
-    match Place::named(asked, wanted)? {
+async fn take_step(cluster: &Cluster, requested: &str, wanted: &Wanted) -> Result<String> {
+    match Place::named(requested, wanted)? {
         Place::Calico => {
-            let needed = needed(asked, wanted)?;
+            let needed = needed(requested, wanted)?;
             let setting = format!("{POOL_VARIABLE}={needed}");
             let workload = ["set", "env", "daemonset/calico-node"];
             let suggested = [&workload[..], &["-n", "kube-system", CONTAINER]]
                 .concat()
                 .join(" ");
             let command = [&workload[..], &[CONTAINER, &setting]].concat();
-            if !asked.contains(&suggested) {
-                bail!("the message does not contain the command {suggested:?}: {asked:?}");
+            if !requested.contains(&suggested) {
+                bail!("the message does not contain the command {suggested:?}: {requested:?}");
             }
             kubectl(cluster, &command).await?;
             Ok(format!("kubectl {}", command.join(" ")))
@@ -183,15 +179,15 @@ async fn take_step(cluster: &Cluster, asked: &str, wanted: &Wanted) -> Result<St
 }
 
 /// The range that the message needs: after a rollback the one from before.
-fn needed(asked: &str, wanted: &Wanted) -> Result<Ipv4Net> {
-    let after = asked
+fn needed(requested: &str, wanted: &Wanted) -> Result<Ipv4Net> {
+    let after = requested
         .split("needed ")
         .nth(1)
         .and_then(|text| text.split_whitespace().next());
     let range = after.and_then(|text| text.trim_end_matches(['.', ',']).parse().ok());
     range
         .filter(|range| [wanted.from, wanted.to].contains(range))
-        .with_context(|| format!("the message does not contain the needed range: {asked:?}"))
+        .with_context(|| format!("the message does not contain the needed range: {requested:?}"))
 }
 
 async fn widen_kube_proxy(cluster: &Cluster, range: Ipv4Net) -> Result<()> {
@@ -239,7 +235,7 @@ mod tests {
     #[test]
     fn a_request_must_name_object_setting_and_both_ranges() {
         let wanted = Wanted::new("1").unwrap();
-        let named = |asked: &str| Place::named(asked, &wanted).map_err(|error| error.to_string());
+        let named = |requested: &str| Place::named(requested, &wanted).map_err(|error| error.to_string());
         let full = "DaemonSet kube-system/calico-node: CALICO_IPV4POOL_CIDR: found 10.244.0.0/16, needed 10.200.0.0/16";
         assert_eq!(named(full), Ok(Place::Calico));
         assert_eq!(needed(full, &wanted).unwrap(), wanted.to);

@@ -17,16 +17,15 @@ use serde_json::{Value, json};
 
 use super::breaking::{self, Case};
 use super::operator::{Exit, Operator};
-use super::report::probes;
+use super::report::{ManualStep, NodeReport, probes};
 use super::scene::Scene;
 use super::watch::Watch;
 use super::{End, MIGRATION, Tools, max_unavailable, merge, migration};
 use crate::cluster::Cluster;
 use crate::cluster::control_plane::POD_NETWORK;
 use crate::cluster::pods::CALICO_NAMESPACE;
-use follow_up::FollowUp;
 use old_range::OldRange;
-use report::{HostReport, Report};
+use report::{Observations, Report};
 
 /// The target range of the demo.
 const NEW_RANGE: &str = "10.200.0.0/16";
@@ -133,14 +132,14 @@ impl<'cluster> Run<'cluster> {
     }
 
     /// Shows checks and plan, starts the migration, follows it until it ends, and takes the manual steps that it requests.
-    pub async fn migrate(&self) -> Result<(Watch, Vec<FollowUp>)> {
+    pub async fn migrate(&self) -> Result<(Watch, Vec<ManualStep>)> {
         let manifest = manifest(&self.wanted);
         self.answered(self.scene.migrate(&manifest, || self.watch()))
             .await
     }
 
     /// Takes the manual steps that the migration requests, until `work` ends.
-    pub async fn answered<T>(&self, work: impl Future<Output = Result<T>>) -> Result<(T, Vec<FollowUp>)> {
+    pub async fn answered<T>(&self, work: impl Future<Output = Result<T>>) -> Result<(T, Vec<ManualStep>)> {
         let mut done = Vec::new();
         let result = tokio::select! {
             result = work => result?,
@@ -155,7 +154,7 @@ impl<'cluster> Run<'cluster> {
     }
 
     /// Takes the manual steps that the migration requests, until every pod has moved.
-    pub async fn until_all_have_moved(&self) -> Result<Vec<FollowUp>> {
+    pub async fn until_all_have_moved(&self) -> Result<Vec<ManualStep>> {
         let mut done = Vec::new();
         follow_up::play_until_all_have_moved(&self.scene, &self.wanted, &mut done).await?;
         let moved = old_range::pods(self.scene.cluster, self.wanted.to).await?.len();
@@ -170,7 +169,7 @@ impl<'cluster> Run<'cluster> {
     }
 
     /// Starts the migration, and rolls it back once every pod has moved.
-    pub async fn migrate_and_back(&self) -> Result<(Watch, Vec<FollowUp>)> {
+    pub async fn migrate_and_back(&self) -> Result<(Watch, Vec<ManualStep>)> {
         let file = self.scene.operator.write_manifest(&manifest(&self.wanted))?;
         let watch = self.watch();
         self.scene.say("kubectl replumb apply --yes");
@@ -192,7 +191,7 @@ impl<'cluster> Run<'cluster> {
     }
 
     /// Ends the traffic, observes every host again, and makes the report.
-    pub async fn report(&self, watch: Watch, followed: Vec<FollowUp>, end: End) -> Result<Report> {
+    pub async fn report(&self, watch: Watch, manual_steps: Vec<ManualStep>, end: End) -> Result<Report> {
         let peak = watch.stop().await?;
         let cluster = self.scene.cluster;
         let text = cluster
@@ -209,14 +208,10 @@ impl<'cluster> Run<'cluster> {
         let after = OldRange::look(cluster, source).await?;
         let new = old_range::pods(cluster, target).await?.len();
         let probes = probes(cluster).await?;
-        let mut hosts = Vec::new();
+        let mut nodes = Vec::new();
         for node in cluster.node_names().await {
             let (_, foreign) = self.scene.observe_again(&node).await?;
-            hosts.push(HostReport {
-                name: node,
-                foreign_gone: foreign.gone,
-                foreign_new: foreign.new,
-            });
+            nodes.push(NodeReport::with_foreign(node, foreign));
         }
         Ok(Report::of(
             &migration,
@@ -224,13 +219,13 @@ impl<'cluster> Run<'cluster> {
             [source, target],
             [&self.before, &after],
             new,
-            report::Seen {
+            Observations {
                 pods_created: self.scene.new_pods(&peak.pods),
                 peak,
                 probes,
                 pods,
-                hosts,
-                followed,
+                nodes,
+                manual_steps,
                 calico: self.scene.calico.clone(),
             },
         ))

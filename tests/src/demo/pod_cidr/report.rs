@@ -1,26 +1,29 @@
-//! Report of a migration to another pod range, as text and as JSON.
+//! The part of the report that only a migration to another pod range has.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
+use api::migration::MigrationPhase;
 use api::traffic::{ClassCount, PathClass};
 use ipnet::Ipv4Net;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use traffic::report::Summary;
 
-use super::follow_up::FollowUp;
 use super::old_range::OldRange;
 use crate::demo::End;
-use crate::demo::report::{self as common, Foreign, Pods};
+use crate::demo::report::{
+    self as common, ManualStep, Measurements, MigrationReport, NodeReport, OwnPart, Pods,
+};
 use crate::demo::watch::Peak;
 
 /// The report.
-#[derive(Clone, Debug, Serialize)]
+pub type Report = common::Report<PodCidr>;
+
+/// The part that only this kind has.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
-    /// The Migration.
-    pub migration: MigrationReport,
+pub struct PodCidr {
     /// The objects of the source range before the migration.
     pub before: Counts,
     /// The objects of the abandoned range at the end.
@@ -29,53 +32,15 @@ pub struct Report {
     /// Number of pods with an address of the target range at the end.
     pub pods_in_new_range: usize,
     /// The manual steps that the migration requested, with the user's actions.
-    pub follow_ups: Vec<FollowUp>,
+    pub manual_steps: Vec<ManualStep>,
     /// The traffic between the migration's own pods, with DNS, by class, since the last start of the agents.
-    pub watched: Vec<ClassCount>,
-    /// The traffic.
-    pub probes: Summary,
-    /// Pods that were recreated or restarted: each had to move.
-    pub pods: Pods,
+    pub traffic: Vec<ClassCount>,
     /// Pods that were created during the migration: one for each pod that had to move, or two with a rollback.
     pub pods_created: usize,
-    /// Every node.
-    pub nodes: Vec<HostReport>,
-    /// The implementation of Calico.
-    pub calico: String,
-    /// Faults that were found; empty is a pass.
-    pub problems: Vec<String>,
-}
-
-/// The Migration.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct MigrationReport {
-    /// The phase in which the migration ended.
-    pub phase: String,
-    /// Time from the first change to the last.
-    pub seconds: f64,
-    /// Hash of the plan.
-    pub plan_hash: String,
-    /// Stages of the status, in order.
-    pub stages: Vec<Stage>,
-    /// The highest number of nodes that were unavailable at the same time, observed from outside.
-    pub most_unavailable: usize,
-    /// Number of observations.
-    pub looks: u64,
-}
-
-/// One stage.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Stage {
-    /// Name.
-    pub name: String,
-    /// Duration.
-    pub seconds: f64,
 }
 
 /// The number of objects of a range, by tools other than replumb.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
     /// Pods of the pod network that have not ended.
@@ -88,20 +53,8 @@ pub struct Counts {
     pub routes_in_old_range: BTreeMap<String, usize>,
 }
 
-/// One host after the migration.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HostReport {
-    /// Name.
-    pub name: String,
-    /// Foreign entries on the host that are gone.
-    pub foreign_gone: Vec<String>,
-    /// Foreign entries on the host that are new.
-    pub foreign_new: Vec<String>,
-}
-
 /// The observations, without the Migration and the ranges.
-pub struct Seen {
+pub struct Observations {
     /// Unavailable nodes.
     pub peak: Peak,
     /// The traffic.
@@ -111,9 +64,9 @@ pub struct Seen {
     /// Number of pods that were created.
     pub pods_created: usize,
     /// The hosts.
-    pub hosts: Vec<HostReport>,
+    pub nodes: Vec<NodeReport>,
     /// The manual steps that were taken.
-    pub followed: Vec<FollowUp>,
+    pub manual_steps: Vec<ManualStep>,
     /// The implementation of Calico.
     pub calico: String,
 }
@@ -133,145 +86,23 @@ impl From<&OldRange> for Counts {
     }
 }
 
-impl Report {
-    /// Makes the report from the observations, and lists the faults.
-    pub fn of(
-        migration: &Value,
-        end: End,
-        ranges: [Ipv4Net; 2],
-        [before, after]: [&OldRange; 2],
-        pods_in_new_range: usize,
-        seen: Seen,
-    ) -> Self {
-        let status = &migration["status"];
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let mut report = Self {
-            migration: MigrationReport {
-                phase: text(&status["phase"]),
-                seconds: seconds(&status["startedAt"], &status["completedAt"]),
-                plan_hash: text(&status["plan"]["hash"]),
-                stages: stages(status),
-                most_unavailable: seen.peak.nodes.len(),
-                looks: seen.peak.looks,
-            },
-            before: before.into(),
-            after: after.into(),
-            pods_in_new_range,
-            follow_ups: seen.followed,
-            watched: serde_json::from_value(status["traffic"].clone()).unwrap_or_default(),
-            probes: seen.probes,
-            pods: seen.pods,
-            pods_created: seen.pods_created,
-            nodes: seen.hosts,
-            calico: seen.calico,
-            problems: Vec::new(),
-        };
-        report.problems = report.judge(end, ranges, after);
-        report
-    }
+impl OwnPart for PodCidr {
+    const KIND: &'static str = "podCidr";
 
-    /// The faults, by rules that hold for every migration, whatever the budget for lost probes.
-    fn judge(&self, end: End, [from, to]: [Ipv4Net; 2], after: &OldRange) -> Vec<String> {
-        let mut problems = Vec::new();
-        let phase = match end {
-            End::Migrated => "Completed",
-            End::RolledBack => "RolledBack",
-        };
-        if self.migration.phase != phase {
-            problems.push(format!(
-                "phase of the migration: found {}, needed {phase}",
-                self.migration.phase
-            ));
-        }
-        problems.extend(
-            after
-                .pods
-                .iter()
-                .map(|name| format!("pod {name} has an address of {from}")),
-        );
-        let objects = after.blocks.iter().chain(&after.pools);
-        problems.extend(objects.map(|name| format!("{name} of {from} remains")));
-        for (node, routes) in &after.routes {
-            problems.extend(
-                routes
-                    .iter()
-                    .map(|route| format!("node {node} has a route of {from}: {route}")),
-            );
-        }
-        if self.pods_in_new_range == 0 {
-            problems.push(format!("no pod has an address of {to}"));
-        }
-        for host in &self.nodes {
-            let foreign = Foreign {
-                gone: host.foreign_gone.clone(),
-                new: host.foreign_new.clone(),
-            };
-            problems.extend(foreign.problems(&host.name));
-        }
-        let moves = match end {
-            End::Migrated => 1,
-            End::RolledBack => 2,
-        };
-        if self.pods_created > moves * self.pods.recreated {
-            problems.push(format!(
-                "pods created: found {}, needed at most {}: some pod was disrupted more often than necessary",
-                self.pods_created,
-                moves * self.pods.recreated
-            ));
-        }
-        if self.follow_ups.is_empty() {
-            problems.push(format!(
-                "the migration requested no change of the setting from which calico-node would create a pool of {from}"
-            ));
-        }
-        if self.probes.all.sent == 0 {
-            problems.push("no probe was sent: losses are unknown".to_owned());
-        }
-        let resolved = |class: &ClassCount| class.class == PathClass::PodToDns && class.totals.sent > 0;
-        if !self.watched.iter().any(resolved) {
-            problems.push("no name was resolved: losses of DNS are unknown".to_owned());
-        }
-        if self.migration.looks == 0 {
-            problems
-                .push("the nodes were not observed: the number of unavailable nodes is unknown".to_owned());
-        }
-        problems
-    }
-
-    /// The report as text.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        let mut line = |words: std::fmt::Arguments<'_>| {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "{words}");
-        };
-        line(format_args!(
-            "migration {} in {:.1} s; most nodes unavailable at the same time: {} (Calico: {})",
-            self.migration.phase, self.migration.seconds, self.migration.most_unavailable, self.calico
-        ));
-        for stage in &self.migration.stages {
-            line(format_args!("  {:<12} {:>6.1} s", stage.name, stage.seconds));
-        }
-        for follow_up in &self.follow_ups {
-            line(format_args!("manual step requested: {}", follow_up.asked));
-            line(format_args!("  done: {}", follow_up.done));
-        }
-        line(format_args!(
-            "{}",
-            common::text(&self.probes, &self.pods).trim_end()
-        ));
-        line(format_args!("pods created in total: {}", self.pods_created));
-        for ClassCount { class, totals } in &self.watched {
-            line(format_args!(
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!("pods created in total: {}", self.pods_created)];
+        lines.extend(self.manual_steps.iter().flat_map(ManualStep::lines));
+        lines.extend(self.traffic.iter().map(|ClassCount { class, totals }| {
+            format!(
                 "  probes of the migration: {:<10} {:>7} sent, {:>5} lost, {:>5} of them answered too late",
                 class.as_str(),
                 totals.sent,
                 totals.lost,
                 totals.late
-            ));
-        }
+            )
+        }));
         let routes = |counts: &Counts| counts.routes_in_old_range.values().sum::<usize>();
-        line(format_args!(
+        lines.push(format!(
             "abandoned range, by kubectl and ip: pods {}, blocks and affinities {}, routes {}, nodes {} (source range before the \
              migration: pods {}, blocks and affinities {}, routes {})",
             self.after.pods_in_old_range,
@@ -282,38 +113,87 @@ impl Report {
             self.before.blocks_in_old_range,
             routes(&self.before)
         ));
-        if self.problems.is_empty() {
-            line(format_args!(
-                "every pod has an address of the target range, and no foreign rule or route has changed"
-            ));
-        }
-        for problem in &self.problems {
-            line(format_args!("PROBLEM: {problem}"));
-        }
-        text
+        lines
+    }
+
+    fn verdict(_report: &Report) -> Option<String> {
+        Some(
+            "every pod has an address of the target range, and no foreign rule or route has changed"
+                .to_owned(),
+        )
     }
 }
 
-fn stages(status: &Value) -> Vec<Stage> {
-    let history = status["podCidr"]["history"].as_array();
-    history
-        .into_iter()
-        .flatten()
-        .filter_map(|stage| {
-            Some(Stage {
-                name: stage["name"].as_str()?.to_owned(),
-                seconds: seconds(&stage["startedAt"], &stage["finishedAt"]),
-            })
-        })
-        .collect()
-}
+impl Report {
+    /// Makes the report from the observations, and lists the faults.
+    pub fn of(
+        migration: &Value,
+        end: End,
+        ranges: [Ipv4Net; 2],
+        [before, after]: [&OldRange; 2],
+        pods_in_new_range: usize,
+        observations: Observations,
+    ) -> Self {
+        let traffic = migration["status"]["traffic"].clone();
+        let own = PodCidr {
+            before: before.into(),
+            after: after.into(),
+            pods_in_new_range,
+            manual_steps: observations.manual_steps,
+            traffic: serde_json::from_value(traffic).unwrap_or_default(),
+            pods_created: observations.pods_created,
+        };
+        let measurements = Measurements {
+            migration: MigrationReport::of::<PodCidr>(migration, Some(&observations.peak)),
+            nodes: observations.nodes,
+            probes: observations.probes,
+            pods: observations.pods,
+            calico: Some(observations.calico),
+        };
+        let mut report = Self::new(measurements, own, MigrationPhase::from(end));
+        report.problems.extend(report.judge(end, ranges, after));
+        report
+    }
 
-/// Seconds between two times of an object; 0 if one is missing.
-fn seconds(from: &Value, to: &Value) -> f64 {
-    let time = |value: &Value| value.as_str()?.parse::<jiff::Timestamp>().ok();
-    match (time(from), time(to)) {
-        (Some(from), Some(to)) => to.duration_since(from).as_secs_f64(),
-        _ => 0.0,
+    /// The faults that only this kind can have, whatever the budget for lost probes.
+    fn judge(&self, end: End, [from, to]: [Ipv4Net; 2], after: &OldRange) -> Vec<String> {
+        let names = after.pods.iter();
+        let mut problems: Vec<String> = names
+            .map(|name| format!("pod {name} has an address of {from}"))
+            .collect();
+        let objects = after.blocks.iter().chain(&after.pools);
+        problems.extend(objects.map(|name| format!("{name} of {from} remains")));
+        for (node, routes) in &after.routes {
+            problems.extend(
+                routes
+                    .iter()
+                    .map(|route| format!("node {node} has a route of {from}: {route}")),
+            );
+        }
+        if self.own.pods_in_new_range == 0 {
+            problems.push(format!("no pod has an address of {to}"));
+        }
+        let moves = match end {
+            End::Migrated => 1,
+            End::RolledBack => 2,
+        };
+        if self.own.pods_created > moves * self.pods.recreated {
+            problems.push(format!(
+                "pods created: found {}, needed at most {}: some pod was disrupted more often than necessary",
+                self.own.pods_created,
+                moves * self.pods.recreated
+            ));
+        }
+        if self.own.manual_steps.is_empty() {
+            problems.push(format!(
+                "the migration requested no change of the setting from which calico-node would create a pool of {from}"
+            ));
+        }
+        let resolved = |class: &ClassCount| class.class == PathClass::PodToDns && class.totals.sent > 0;
+        if !self.own.traffic.iter().any(resolved) {
+            problems.push("no name was resolved: losses of DNS are unknown".to_owned());
+        }
+        problems
     }
 }
 
@@ -322,8 +202,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::demo::report::Foreign;
 
-    fn report(change: impl FnOnce(&mut Value, &mut OldRange, &mut Seen)) -> Report {
+    fn report(change: impl FnOnce(&mut Value, &mut OldRange, &mut Observations)) -> Report {
         let mut migration = json!({ "status": {
             "phase": "Completed",
             "startedAt": "2026-11-22T16:00:00Z", "completedAt": "2026-11-22T16:01:30Z",
@@ -336,9 +217,9 @@ mod tests {
         let mut after = OldRange::default();
         let mut probes = Summary::of(&[]);
         probes.all.sent = 1;
-        let mut seen = Seen {
+        let mut seen = Observations {
             peak: Peak {
-                looks: 1,
+                observations: 1,
                 ..Peak::default()
             },
             probes,
@@ -347,9 +228,9 @@ mod tests {
                 restarted: 0,
             },
             pods_created: 3,
-            hosts: Vec::new(),
-            followed: vec![FollowUp {
-                asked: "set it".to_owned(),
+            nodes: Vec::new(),
+            manual_steps: vec![ManualStep {
+                requested: "set it".to_owned(),
                 done: "set".to_owned(),
             }],
             calico: "a stand-in".to_owned(),
@@ -373,14 +254,14 @@ mod tests {
         });
         assert_eq!(report.problems, Vec::<String>::new());
         let value = serde_json::to_value(&report).unwrap();
-        assert_eq!(value["podsInOldRange"], 0);
-        assert_eq!(value["blocksInOldRange"], 0);
-        assert_eq!(value["routesInOldRange"], json!({ "n1": 0 }));
-        assert_eq!(value["podsInNewRange"], 7);
+        assert_eq!(value["podCidr"]["podsInOldRange"], 0);
+        assert_eq!(value["podCidr"]["blocksInOldRange"], 0);
+        assert_eq!(value["podCidr"]["routesInOldRange"], json!({ "n1": 0 }));
+        assert_eq!(value["podCidr"]["podsInNewRange"], 7);
         assert_eq!(value["migration"]["seconds"], 90.0);
         assert_eq!(
             value["migration"]["stages"],
-            json!([{ "name": "Move", "seconds": 2.5 }])
+            json!([{ "name": "Move", "direction": "Forward", "seconds": 2.5 }])
         );
     }
 
@@ -392,13 +273,14 @@ mod tests {
             after.blocks.push("IPAMBlock 10-244-1-0-26".to_owned());
             after.pools.push("IPPool default-ipv4-ippool".to_owned());
             after.routes.insert("n1".to_owned(), vec!["blackhole".to_owned()]);
-            seen.followed.clear();
+            seen.manual_steps.clear();
             seen.pods_created = 4;
-            seen.hosts.push(HostReport {
-                name: "n2".to_owned(),
-                foreign_gone: vec!["foreign route".to_owned()],
-                foreign_new: Vec::new(),
-            });
+            let foreign = Foreign {
+                gone: vec!["foreign route".to_owned()],
+                new: Vec::new(),
+            };
+            seen.nodes
+                .push(NodeReport::with_foreign("n2".to_owned(), foreign));
         });
         let text = report.problems.join("\n");
         for word in [

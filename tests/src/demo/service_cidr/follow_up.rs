@@ -6,13 +6,13 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::sample::at_the_same_place;
 use super::{Wanted, status};
 use crate::cluster::Cluster;
 use crate::cluster::control_plane::{DNS_SERVICE, KUBERNETES_SERVICE, SERVICE_NETWORK};
+use crate::demo::report::ManualStep;
 use crate::demo::scene::Scene;
 
 /// The reasons in `status.blocked` while the migration waits for a manual step.
@@ -22,26 +22,16 @@ const CONFIGURATION: &str = "ConfigurationFollowUp";
 const PACE: Duration = Duration::from_millis(500);
 const NODES_LIMIT: Duration = Duration::from_mins(2);
 
-/// A manual step that was requested and taken.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FollowUp {
-    /// The Migration's message.
-    pub asked: String,
-    /// The action of the user.
-    pub done: String,
-}
-
 /// Takes each requested step once, until dropped, and adds it to `all`.
-pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<FollowUp>) -> Result<Infallible> {
+pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<ManualStep>) -> Result<Infallible> {
     loop {
         tokio::time::sleep(PACE).await;
         // The API server may be unavailable for a moment.
         let Ok(status) = status(scene.cluster).await else {
             continue;
         };
-        let asked = status["message"].as_str().unwrap_or_default().to_owned();
-        if all.iter().any(|follow_up| follow_up.asked == asked) {
+        let requested = status["message"].as_str().unwrap_or_default().to_owned();
+        if all.iter().any(|step| step.requested == requested) {
             continue;
         }
         let is_rollback = status["serviceCidr"]["stage"]["direction"] == "Rollback";
@@ -53,8 +43,8 @@ pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<FollowUp>) -
         let first = at_the_same_place(KUBERNETES_SERVICE, wanted.to.network());
         let done = match status["reason"].as_str() {
             // A message without the flag requests nothing yet.
-            Some(API_SERVERS) if asked.contains("--service-cluster-ip-range=") => {
-                scene.say(format_args!("manual step requested: {asked}"));
+            Some(API_SERVERS) if requested.contains("--service-cluster-ip-range=") => {
+                scene.say(format_args!("manual step requested: {requested}"));
                 scene
                     .cluster
                     .restart_with_services(&range, &[KUBERNETES_SERVICE, first])
@@ -63,8 +53,8 @@ pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<FollowUp>) -
                     "started the API server and the controller manager with --service-cluster-ip-range={range}"
                 )
             }
-            Some(CONFIGURATION) if asked.contains("clusterDNS") => {
-                scene.say(format_args!("manual step requested: {asked}"));
+            Some(CONFIGURATION) if requested.contains("clusterDNS") => {
+                scene.say(format_args!("manual step requested: {requested}"));
                 let address = if is_rollback {
                     DNS_SERVICE
                 } else {
@@ -76,7 +66,7 @@ pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<FollowUp>) -
             _ => continue,
         };
         scene.say(format_args!("manual step taken: {done}"));
-        all.push(FollowUp { asked, done });
+        all.push(ManualStep { requested, done });
     }
 }
 

@@ -19,15 +19,14 @@ use serde_json::{Value, json};
 
 use super::breaking::{self, Case};
 use super::operator::{Exit, Operator};
-use super::report::probes;
+use super::report::{ManualStep, Measurements, MigrationReport, NodeReport, probes};
 use super::scene::Scene;
 use super::{End, LIMIT, MIGRATION, Tools, merge, migration};
 use crate::cluster::Cluster;
 use crate::cluster::control_plane::DNS_SERVICE;
 use crate::cluster::wait::{Observation, until};
-use follow_up::FollowUp;
 use recreation::Recreation;
-use report::Report;
+use report::{Report, ServiceCidr};
 pub use sample::Size;
 use sample::{Asked, Lasting, Prober, at_the_same_place};
 
@@ -142,9 +141,11 @@ pub struct Run<'cluster> {
     recreation: Option<Recreation>,
 }
 
-/// Whether a pod counts: every pod restarts, except those of the migration itself.
+/// Whether a pod counts: every pod restarts, except those of the migration itself and the probers, which the demo ends.
 fn counts(pod: &Pod) -> bool {
-    pod.labels().get(names::COMPONENT_LABEL).map(String::as_str) != Some(names::TRAFFIC_COMPONENT)
+    let labels = pod.labels();
+    let is_traffic = labels.get(names::COMPONENT_LABEL).map(String::as_str) == Some(names::TRAFFIC_COMPONENT);
+    !is_traffic && !labels.contains_key(sample::PROBER_LABEL)
 }
 
 /// Whether the migration runs in this direction and is in one of these stages.
@@ -155,12 +156,16 @@ fn is_in_stage(known: &Value, direction: &str, stages: &[&str]) -> bool {
 
 /// The status of the Migration.
 async fn status(cluster: &Cluster) -> Result<Value> {
+    Ok(migration_object(cluster).await?["status"].clone())
+}
+
+/// The Migration.
+async fn migration_object(cluster: &Cluster) -> Result<Value> {
     let text = cluster
         .api()
         .kubectl(&["get", "migrations.replumb.dev", MIGRATION, "-o", "json"])
         .await?;
-    let migration: Value = serde_json::from_str(&text).context("parse the Migration")?;
-    Ok(migration["status"].clone())
+    serde_json::from_str(&text).context("parse the Migration")
 }
 
 impl<'cluster> Run<'cluster> {
@@ -246,7 +251,7 @@ impl<'cluster> Run<'cluster> {
     }
 
     /// Shows checks and plan, starts the migration, follows it until it ends, and takes the manual steps that it requests.
-    pub async fn migrate(&self) -> Result<Vec<FollowUp>> {
+    pub async fn migrate(&self) -> Result<Vec<ManualStep>> {
         let mut done = Vec::new();
         let work = async {
             let operator = &self.scene.operator;
@@ -356,31 +361,37 @@ impl<'cluster> Run<'cluster> {
     }
 
     /// Ends the traffic, observes every Service again, and makes the report.
-    pub async fn report(&self, followed: Vec<FollowUp>) -> Result<Report> {
+    pub async fn report(&self, manual_steps: Vec<ManualStep>) -> Result<Report> {
         let cluster = self.scene.cluster;
         self.end(match self.wanted.end {
             End::Migrated => &NEW_PROBERS,
             End::RolledBack => &OLD_PROBERS,
         })
         .await?;
-        let status = status(cluster).await?;
+        let migration = migration_object(cluster).await?;
+        let pods = self.scene.pods().await?;
         let after = sample::all(cluster).await?;
         let read = async |kind: &str| -> Result<Value> {
             let text = cluster.api().kubectl(&["get", kind, "-A", "-o", "json"]).await?;
             serde_json::from_str(&text).with_context(|| format!("parse {kind}"))
         };
         let (ranges, events) = (read("servicecidrs").await?, read("events").await?);
-        let requests = probes(cluster).await?;
-        Ok(Report::of(
-            self.wanted.end,
-            &status,
+        let own = ServiceCidr::of(
             [&self.before, &after],
             &ranges,
             &events,
-            requests,
-            followed,
+            manual_steps,
             self.recreation.clone(),
-        ))
+        );
+        let measurements = Measurements {
+            migration: MigrationReport::of::<ServiceCidr>(&migration, None),
+            nodes: NodeReport::named(cluster.node_names().await),
+            probes: probes(cluster).await?,
+            pods,
+            // This lab's pod network is flannel.
+            calico: None,
+        };
+        Ok(Report::of(self.wanted.end, measurements, own))
     }
 }
 

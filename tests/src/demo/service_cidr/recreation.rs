@@ -7,6 +7,7 @@ use std::time::Duration;
 use ::traffic::report::Report;
 use anyhow::{Context, Result};
 use ipnet::Ipv4Net;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
@@ -30,7 +31,7 @@ const AFTER: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// The losses.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Recreation {
     /// Number of Services that were deleted and created again.
@@ -44,7 +45,7 @@ pub struct Recreation {
 }
 
 /// Requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Counted {
     /// Number of requests.
     pub sent: u64,
@@ -165,13 +166,13 @@ pub fn text(found: &Recreation) -> String {
     } = found;
     format!(
         "for comparison, Services deleted and created again: {services}; lost requests to their old addresses: {} of {}, to \
-         their new addresses: {} of {}, DNS queries: {} of {}\n",
+         their new addresses: {} of {}, DNS queries: {} of {}",
         old.lost, old.sent, new.lost, new.sent, by_name.lost, by_name.sent
     )
 }
 
 /// Whether the comparison is valid: requests to the old addresses must be lost.
-pub fn shows(found: &Recreation) -> bool {
+pub fn is_valid(found: &Recreation) -> bool {
     found.at_old_addresses.lost > 0
 }
 
@@ -210,6 +211,6 @@ mod tests {
         assert_eq!(found.at_old_addresses, Counted { sent: 18, lost: 9 });
         assert_eq!(found.at_new_addresses, Counted { sent: 7, lost: 1 });
         assert_eq!(found.by_name, Counted { sent: 3, lost: 2 });
-        assert!(shows(&found) && !shows(&Recreation::default()));
+        assert!(is_valid(&found) && !is_valid(&Recreation::default()));
     }
 }

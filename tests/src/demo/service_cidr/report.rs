@@ -1,18 +1,18 @@
-//! Report of a migration to another Service range, as text and as JSON.
+//! The part of the report that only a migration to another Service range has.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
+use api::migration::MigrationPhase;
 use jiff::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use service_cidr::objects::differences;
-use traffic::report::Summary;
 
-use super::follow_up::FollowUp;
-use super::recreation::{self, Recreation};
+use super::recreation;
+pub use super::recreation::Recreation;
 use crate::demo::End;
-use crate::demo::report::{self as common, Pods};
+use crate::demo::report::{self as common, ManualStep, Measurements, OwnPart};
 
 /// Reasons of events about a Service whose address is not allocated.
 const WRONG: [&str; 2] = ["ClusterIPOutOfRange", "ClusterIPNotAllocated"];
@@ -29,15 +29,12 @@ const KEPT: [&str; 6] = [
 ];
 
 /// The report.
-#[derive(Clone, Debug, Serialize)]
+pub type Report = common::Report<ServiceCidr>;
+
+/// The part that only this kind has.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
-    /// The phase in which the migration ended.
-    pub phase: String,
-    /// The stages, in order.
-    pub stages: Vec<String>,
-    /// The requests, by class of path.
-    pub requests: Requests,
+pub struct ServiceCidr {
     /// The Services.
     pub services: Services,
     /// Ranges from which addresses are allocated at the end, by the name of their `ServiceCIDR`.
@@ -45,27 +42,14 @@ pub struct Report {
     /// Events about Services whose address is not allocated.
     pub wrong_events: Vec<String>,
     /// The manual steps that the migration requested, with the user's actions.
-    pub follow_ups: Vec<FollowUp>,
+    pub manual_steps: Vec<ManualStep>,
     /// For comparison, the losses of deleting Services and creating them again; only on request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recreation: Option<Recreation>,
-    /// Faults that were found; empty is a pass.
-    pub problems: Vec<String>,
-}
-
-/// The requests.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Requests {
-    /// Number of lost requests.
-    pub lost: u64,
-    /// All counts, by class of path.
-    #[serde(flatten)]
-    pub summary: Summary,
 }
 
 /// The Services.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Services {
     /// Number of Services.
@@ -81,115 +65,101 @@ pub struct Services {
     pub changed_other_than_ip: Vec<String>,
 }
 
-impl Report {
-    /// Makes the report from the observations, and lists the faults.
-    #[expect(clippy::too_many_arguments, reason = "each is a part of one report")]
+impl OwnPart for ServiceCidr {
+    const KIND: &'static str = "serviceCidr";
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!(
+            "Services with another address: {} of {}; other differences: {}",
+            self.services.moved,
+            self.services.all,
+            self.services.changed_other_than_ip.len()
+        )];
+        lines.extend(self.ready_ranges.iter().map(|(name, ranges)| {
+            format!(
+                "range from which addresses are allocated: {} (ServiceCIDR {name})",
+                ranges.join(",")
+            )
+        }));
+        lines.extend(self.recreation.as_ref().map(recreation::text));
+        lines
+    }
+}
+
+impl ServiceCidr {
+    /// Compares the Services before and after, and reads the ranges and the events at the end.
     pub fn of(
-        end: End,
-        status: &Value,
         [before, after]: [&BTreeMap<String, Value>; 2],
         ranges: &Value,
         events: &Value,
-        requests: Summary,
-        follow_ups: Vec<FollowUp>,
+        manual_steps: Vec<ManualStep>,
         recreation: Option<Recreation>,
     ) -> Self {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let history = status["serviceCidr"]["history"].as_array().into_iter().flatten();
-        let mut report = Self {
-            phase: text(&status["phase"]),
-            stages: history.map(|stage| text(&stage["name"])).collect(),
-            requests: Requests {
-                lost: requests.all.lost,
-                summary: requests,
-            },
+        Self {
             services: compare(before, after),
             ready_ranges: ready(ranges),
             wrong_events: wrong(events, Timestamp::now()),
-            follow_ups,
+            manual_steps,
             recreation,
-            problems: Vec::new(),
-        };
-        report.problems = report.judge(end);
+        }
+    }
+}
+
+impl Report {
+    /// Makes the report from the observations, and lists the faults.
+    pub fn of(end: End, measurements: Measurements, own: ServiceCidr) -> Self {
+        let mut report = Self::new(measurements, own, MigrationPhase::from(end));
+        report.problems.extend(report.judge(end));
         report
     }
 
+    /// The faults that only this kind can have. No probe may be lost.
     fn judge(&self, end: End) -> Vec<String> {
+        let ServiceCidr {
+            services,
+            ready_ranges,
+            wrong_events,
+            recreation,
+            ..
+        } = &self.own;
         let mut problems = Vec::new();
-        let needed = match end {
-            End::Migrated => "Completed",
-            End::RolledBack => "RolledBack",
-        };
-        if self.phase != needed {
+        if self.probes.all.lost > 0 {
+            problems.push(format!("lost probes: {}", self.probes.all.lost));
+        }
+        problems.extend(services.changed_other_than_ip.iter().cloned());
+        if ready_ranges.len() != 1 {
             problems.push(format!(
-                "phase of the migration: found {}, needed {needed}",
-                self.phase
+                "ranges from which addresses are allocated: found {ready_ranges:?}, needed exactly one"
             ));
         }
-        if self.requests.lost > 0 {
-            problems.push(format!("lost requests: {}", self.requests.lost));
-        }
-        problems.extend(self.services.changed_other_than_ip.iter().cloned());
-        if self.ready_ranges.len() != 1 {
-            problems.push(format!(
-                "ranges from which addresses are allocated: found {:?}, needed exactly one",
-                self.ready_ranges
-            ));
-        }
-        problems.extend(self.wrong_events.iter().cloned());
-        if self
-            .recreation
+        problems.extend(wrong_events.iter().cloned());
+        if recreation
             .as_ref()
-            .is_some_and(|found| !recreation::shows(found))
+            .is_some_and(|found| !recreation::is_valid(found))
         {
             problems.push(
                 "deleting Services and creating them again lost no request: their probers did not work"
                     .to_owned(),
             );
         }
-        let Services { moved, movable, .. } = self.services;
+        let Services {
+            moved,
+            movable,
+            moved_names,
+            ..
+        } = services;
         match end {
-            End::Migrated if moved == movable && moved > 0 => {}
+            End::Migrated if moved == movable && *moved > 0 => {}
             End::Migrated => problems.push(format!(
                 "Services with another address than before: found {moved}, needed {movable}"
             )),
             End::RolledBack => problems.extend(
-                self.services
-                    .moved_names
+                moved_names
                     .iter()
                     .map(|name| format!("Service {name} has another address than before")),
             ),
         }
         problems
-    }
-
-    /// The report as text.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "migration {}: {}", self.phase, self.stages.join(" → "));
-        let _ = writeln!(
-            text,
-            "Services with another address: {} of {}; other differences: {}",
-            self.services.moved,
-            self.services.all,
-            self.services.changed_other_than_ip.len()
-        );
-        for (name, ranges) in &self.ready_ranges {
-            let _ = writeln!(
-                text,
-                "range from which addresses are allocated: {} (ServiceCIDR {name})",
-                ranges.join(",")
-            );
-        }
-        text.push_str(&common::text(&self.requests.summary, &Pods::default()));
-        if let Some(found) = &self.recreation {
-            text.push_str(&recreation::text(found));
-        }
-        for problem in &self.problems {
-            let _ = writeln!(text, "PROBLEM: {problem}");
-        }
-        text
     }
 }
 

@@ -10,6 +10,8 @@ use crate::cluster::Cluster;
 
 /// Namespace of the sample.
 pub const NAMESPACE: &str = "services";
+/// The label of a prober's pods.
+pub const PROBER_LABEL: &str = "prober";
 /// Prefix of the names of the workloads behind the Services.
 const ANSWER: &str = "answer-";
 /// The `DaemonSet` behind the Services with a `Local` traffic policy: on a node without a pod of it only a bridge would answer.
@@ -406,9 +408,9 @@ pub fn prober(prober: &Prober<'_>) -> Value {
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
         "spec": {
-            "replicas": 1, "selector": { "matchLabels": { "prober": name } },
+            "replicas": 1, "selector": { "matchLabels": { PROBER_LABEL: name } },
             "template": {
-                "metadata": { "labels": { "prober": name } },
+                "metadata": { "labels": { PROBER_LABEL: name } },
                 "spec": {
                     "serviceAccountName": "traffic", "terminationGracePeriodSeconds": 10, "hostNetwork": on_host,
                     "containers": [{

@@ -86,7 +86,7 @@ async fn there_and_back(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> 
         tokio::try_join!(created, until_in_range(cluster, LABELLED, to)).map(drop)
     };
     let work = async { tokio::try_join!(run.migrate(), disturbed) };
-    let (followed, ()) = tokio::select! {
+    let (manual_steps, ()) = tokio::select! {
         ended = work => ended?,
         ended = edit_continuously(cluster) => {
             ended?;
@@ -101,7 +101,7 @@ async fn there_and_back(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> 
             after.get(name)
         );
     }
-    let report = run.report(followed).await?;
+    let report = run.report(manual_steps).await?;
     println!("{}", report.text());
     let of_others: Vec<&String> = report
         .problems
