@@ -7,6 +7,7 @@ pub use calico_datastore::api::{AutomaticRollback, CalicoDatastore, CalicoDatast
 use engine::check::Check;
 pub use engine::decision::Direction;
 pub use engine::document::Action;
+use engine::reason::Reason;
 pub use engine::stage::{CurrentStage, FinishedStage};
 use engine::standstill::MigrationWait;
 pub use flannel_to_calico::api::{FlannelToCalico, FlannelToCalicoStatus};
@@ -20,6 +21,7 @@ pub use pod_cidr::settings::{Family, Mode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub use service_cidr::api::{ServiceAddresses, ServiceCidr, ServiceCidrStatus};
+use strum::{IntoStaticStr, VariantArray};
 
 pub use crate::rollout::{Canary, Drain, OnBlocked, Rollout};
 use crate::traffic::{ClassCount, GateBreach, GateRules};
@@ -233,7 +235,20 @@ pub enum Desired {
 /// `MigrationPhase` is the phase of a Migration. Possible values: `Pending`, `Planning`, `Planned`, `Refused`, `Preparing`,
 /// `Rolling`, `Mixed`, `Finishing`, `Completed`, `Halted`, `RollingBack` and `RolledBack`.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+    VariantArray,
 )]
 pub enum MigrationPhase {
     /// The coordinator has not processed the Migration yet.
@@ -265,24 +280,45 @@ pub enum MigrationPhase {
 
 impl MigrationPhase {
     /// Every phase, in order.
-    pub const ALL: [Self; 12] = [
-        Self::Pending,
-        Self::Planning,
-        Self::Planned,
-        Self::Refused,
-        Self::Preparing,
-        Self::Rolling,
-        Self::Mixed,
-        Self::Finishing,
-        Self::Completed,
-        Self::Halted,
-        Self::RollingBack,
-        Self::RolledBack,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
+
+    /// The name of the phase, as in the API, in Events and in metrics.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
 
     /// Whether the migration has ended: it is complete or rolled back.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Completed | Self::RolledBack)
+    }
+}
+
+impl MigrationStatus {
+    /// Sets why the migration makes no progress.
+    pub fn set_reason(&mut self, reason: impl Into<Reason>, message: String) {
+        reason.into().as_str().clone_into(&mut self.reason);
+        self.message = message;
+    }
+
+    /// Sets the message of a migration that makes progress.
+    pub fn clear_reason(&mut self, message: String) {
+        self.reason = String::new();
+        self.message = message;
+    }
+
+    /// Why the migration makes no progress; `None` if it does, or if a newer coordinator has written a reason that this version
+    /// does not know.
+    pub fn known_reason(&self) -> Option<Reason> {
+        Reason::read(&self.reason)
+    }
+
+    /// The reason, or the phase of a migration that makes progress: the reason of Events and conditions.
+    pub fn reason_or_phase(&self) -> &str {
+        if self.reason.is_empty() {
+            self.phase.as_str()
+        } else {
+            &self.reason
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use calico_datastore::cluster as datastore;
 use engine::check::UNUSED_FIELDS;
 use engine::decision::{HaltReason, WaitReason};
+use engine::reason::Reason;
 use flannel_to_calico::checks::CheckName;
 use flannel_to_calico::facts::{FirewallBackend, FirewallObject};
 use flannel_to_calico::host::HostStep;
@@ -97,16 +98,6 @@ const SECTIONS_WITH_PARTS: [&str; 6] = [
 
 /// The parts of an entry, in order.
 const PARTS: [&str; 4] = ["Means", "Check", "Meanwhile", "Do"];
-
-/// Values of `status.reason` that are neither a wait nor a halt.
-const BLOCKED: [&str; 6] = [
-    "AnotherMigration",
-    "ChecksFailed",
-    "KindNotSupported",
-    "PastReturn",
-    "PlanChanged",
-    "SettingsGone",
-];
 
 /// One heading with the text below it.
 struct Entry {
@@ -214,23 +205,52 @@ fn the_front_page_fits_on_one_screen() {
     assert!(lines <= SCREEN, "docs/runbook.md has {lines} lines");
 }
 
+/// The section of a reason.
+fn section_of(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Blocked(_) => "Blocked",
+        Reason::Wait(_) => "Waits",
+        Reason::Halt(_) => "Halts",
+    }
+}
+
+/// The names of the reasons in this section.
+fn reasons(section: &str) -> BTreeSet<String> {
+    set(Reason::all()
+        .filter(|reason| section_of(*reason) == section)
+        .map(Reason::as_str))
+}
+
 #[test]
 fn every_value_of_blocked_has_its_heading() {
-    assert_same("Blocked", "", &set(BLOCKED));
+    assert_same("Blocked", "", &reasons("Blocked"));
 }
 
 #[test]
 fn every_wait_has_its_heading() {
-    let names = set(WaitReason::ALL.map(WaitReason::as_str));
-    assert_eq!(names, variants::<WaitReason>(), "WaitReason::ALL is not complete");
+    let names = reasons("Waits");
+    assert_eq!(names, variants::<WaitReason>(), "Reason::all is not complete");
     assert_same("Waits", "", &names);
 }
 
 #[test]
 fn every_halt_has_its_heading() {
-    let names = set(HaltReason::ALL.map(HaltReason::as_str));
-    assert_eq!(names, variants::<HaltReason>(), "HaltReason::ALL is not complete");
+    let names = reasons("Halts");
+    assert_eq!(names, variants::<HaltReason>(), "Reason::all is not complete");
     assert_same("Halts", "", &names);
+}
+
+/// The description in the API names every reason that is neither a wait nor a halt.
+#[test]
+fn the_description_of_status_reason_names_every_value_of_blocked() {
+    let schema = schemars::schema_for!(api::MigrationStatus).to_value();
+    let description = schema["properties"]["reason"]["description"].as_str().unwrap();
+    for name in reasons("Blocked") {
+        assert!(
+            description.contains(&format!("`{name}`")),
+            "{name}: {description}"
+        );
+    }
 }
 
 /// The names of the checks of each kind. Tests of each kind prove that `CheckName::ALL` is complete: a correct cluster passes
@@ -257,10 +277,14 @@ fn checks() -> [(&'static str, BTreeSet<String>); 4] {
     all
 }
 
+/// The names of the checks of all kinds.
+fn all_checks() -> BTreeSet<String> {
+    checks().into_iter().flat_map(|(_, names)| names).collect()
+}
+
 #[test]
 fn every_check_has_its_heading() {
-    let all = checks().into_iter().flat_map(|(_, names)| names).collect();
-    assert_same("Checks", "", &all);
+    assert_same("Checks", "", &all_checks());
 }
 
 /// The kinds that an entry is about: the kind of its page, or the kinds in its line `Kinds: …`.
@@ -321,13 +345,14 @@ fn every_reason_and_every_check_has_the_same_four_parts() {
     }
 }
 
+/// The names of the checks of one host.
+fn host_checks() -> BTreeSet<String> {
+    set(HostCheck::ALL.map(HostCheck::as_str))
+}
+
 #[test]
 fn every_check_of_a_host_has_its_heading() {
-    assert_same(
-        "Checks of one host",
-        "Host: ",
-        &set(HostCheck::ALL.map(HostCheck::as_str)),
-    );
+    assert_same("Checks of one host", "Host: ", &host_checks());
 }
 
 fn firewall_object() -> FirewallObject {
@@ -419,14 +444,14 @@ fn host_steps() -> Vec<HostStep> {
     steps
 }
 
+/// The names of the steps on a host.
+fn host_step_names() -> BTreeSet<String> {
+    set(host_steps().iter().map(HostStep::name))
+}
+
 #[test]
 fn every_step_on_a_host_has_its_heading() {
-    let steps = host_steps();
-    assert_same(
-        "Steps on a host",
-        "Step: ",
-        &set(steps.iter().map(HostStep::name)),
-    );
+    assert_same("Steps on a host", "Step: ", &host_step_names());
 }
 
 /// Names in the first column of the tables below `## <section>` of a page.
@@ -514,11 +539,25 @@ fn title(page: &Page) -> &'static str {
     first.and_then(|line| line.strip_prefix("# ")).unwrap()
 }
 
-/// `docs/runbook/reasons.md` as it has to be.
+/// The names that a section has to have; the headings of a section whose names are no enum.
+fn names_of(section: &str, entries: &[Entry]) -> BTreeSet<String> {
+    match section {
+        "Blocked" | "Waits" | "Halts" => reasons(section),
+        "Checks" => all_checks(),
+        "Checks of one host" => host_checks(),
+        "Steps on a host" => host_step_names(),
+        _ => set(entries.iter().map(|entry| entry.name)),
+    }
+}
+
+/// `docs/runbook/reasons.md` as it has to be: every name, with a link to its entry.
 fn index() -> String {
     let mut rows = Vec::new();
     for (section, prefix, what) in SECTIONS {
-        for entry in entries(section, prefix) {
+        let entries = entries(section, prefix);
+        for name in names_of(section, &entries) {
+            let entry = entries.iter().find(|entry| entry.name == name);
+            let entry = entry.unwrap_or_else(|| panic!("docs/runbook has no heading {prefix}{name}"));
             let link = format!("[{}]({}#{})", entry.name, entry.page.file, anchor(entry.heading));
             let row = format!("| {link} | {what} | {} |\n", title(entry.page));
             rows.push((entry.name, what, row));
@@ -533,7 +572,7 @@ fn index() -> String {
 const INDEX: &str = "\
 # Index of reasons and checks
 
-Every word in CamelCase of `kubectl replumb status`, of Events and of metrics. Generated from the headings of the pages:
+Every word in CamelCase of `kubectl replumb status`, of Events and of metrics. Generated from the enums of the code:
 `UPDATE_RUNBOOK_INDEX=1 cargo test -p api --test runbook`.
 
 | name | what it is | page |

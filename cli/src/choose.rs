@@ -87,7 +87,7 @@ pub fn is_over(migration: &Migration) -> bool {
 fn list(migrations: &[Migration]) -> Vec<(String, String)> {
     migrations
         .iter()
-        .map(|migration| (migration.name_any(), phase(migration)))
+        .map(|migration| (migration.name_any(), phase(migration).to_owned()))
         .collect()
 }
 

@@ -5,7 +5,6 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::migration::MigrationPhase;
 use api::{Migration, MigrationRecord, MigrationSpec, NodeMigration, names};
 use engine::drain;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -15,7 +14,6 @@ use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use runtime::client::Limit;
-use serde_json::Value;
 
 use crate::connection::Connection;
 use crate::error::CliError;
@@ -340,23 +338,9 @@ fn not_installed(kind: &'static str, attempt: &'static str, source: kube::Error)
 }
 
 /// The phase of a Migration as text.
-pub fn phase(migration: &Migration) -> String {
-    phase_text(
-        migration
-            .status
-            .as_ref()
-            .map(|status| status.phase)
-            .unwrap_or_default(),
-    )
-}
-
-/// A phase as text, as in the API.
-pub fn phase_text(phase: MigrationPhase) -> String {
-    match serde_json::to_value(phase) {
-        Ok(Value::String(text)) => text,
-        // A unit variant is always encoded as a string.
-        Ok(_) | Err(_) => String::new(),
-    }
+pub fn phase(migration: &Migration) -> &'static str {
+    let status = migration.status.as_ref();
+    status.map(|status| status.phase).unwrap_or_default().as_str()
 }
 
 /// Whether the first change has been made.

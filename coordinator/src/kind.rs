@@ -7,6 +7,7 @@ use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::Check;
 use engine::document::Document;
+use engine::reason::Reason;
 
 use crate::cache::{Cache, OptionalWatches};
 use crate::context::Context;
@@ -81,7 +82,7 @@ pub(crate) trait Kind {
         memory: &mut Memory,
         migration: &Migration,
         status: &mut MigrationStatus,
-    ) -> Result<Vec<&'static str>, WriteError>;
+    ) -> Result<Vec<Reason>, WriteError>;
 
     /// A remark for the user beside the message; it changes every minute, and does not count as progress.
     fn remark(&self, _status: &MigrationStatus) -> Option<String> {

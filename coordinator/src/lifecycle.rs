@@ -2,7 +2,7 @@
 
 use api::migration::{Desired, MigrationPhase};
 use api::{Migration, MigrationStatus};
-use engine::decision::WaitReason;
+use engine::reason::{BlockReason, Reason};
 use engine::standstill::MigrationWait;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -54,11 +54,11 @@ pub(crate) async fn reconcile(
         Ok(complete) => complete,
         Err(key) => {
             memory.records.forget();
-            "SettingsGone".clone_into(&mut status.reason);
-            status.message = format!(
+            let message = format!(
                 "MigrationRecords of this Migration (content: SavedState): saved state \"{key}\" is missing or incomplete. No changes \
                  will be made. Restore the records from a backup"
             );
+            status.set_reason(BlockReason::SettingsGone, message);
             return Ok(status);
         }
     };
@@ -87,16 +87,16 @@ fn apply_standstill(migration: &Migration, clock: &Clock, status: &mut Migration
     if let Some(before) = &mut before {
         before.since = clock.since(before.since);
     }
-    let reason = WaitReason::read(&status.reason).filter(|_| status.progress.working.is_empty());
-    if let Some(reason) = reason {
+    if let Some(Reason::Wait(reason)) = status.known_reason()
+        && status.progress.working.is_empty()
+    {
         let now = Timestamp::now();
         let wait = MigrationWait::observe(before.as_ref(), reason, status.message.clone(), now);
         let limit = limits::step_timeout(migration);
         if let Some(halt) = wait.overdue(limit, clock.deadlines_from(migration.spec.resumed_at, now), now) {
             status.phase_before_halt = Some(status.phase);
             status.phase = MigrationPhase::Halted;
-            halt.reason.as_str().clone_into(&mut status.reason);
-            status.message.clone_from(&halt.message);
+            status.set_reason(halt.reason, halt.message);
         }
         status.wait = Some(wait);
     } else if status.phase == MigrationPhase::Halted {
@@ -105,11 +105,11 @@ fn apply_standstill(migration: &Migration, clock: &Clock, status: &mut Migration
 }
 
 /// Counts nodes in the rollout by their reason for waiting; a wait of the whole migration counts as 1.
-fn count_blocked(context: &Context, status: &MigrationStatus, reasons: &[&'static str]) {
+fn count_blocked(context: &Context, status: &MigrationStatus, reasons: &[Reason]) {
     let blocked = &context.metrics.blocked;
     blocked.reset();
     for reason in reasons {
-        blocked.with_label_values(&[*reason]).inc();
+        blocked.with_label_values(&[reason.as_str()]).inc();
     }
     if !status.reason.is_empty() {
         let complete = blocked.with_label_values(&[status.reason.as_str()]);

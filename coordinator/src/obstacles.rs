@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use engine::decision::{Wait, WaitReason};
+use engine::reason::Reason;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
@@ -43,8 +44,7 @@ pub struct Obstacles {
 
 #[derive(Debug)]
 struct Obstacle {
-    /// An enumerated reason.
-    reason: &'static str,
+    reason: Reason,
     /// The attempt and the message of the API server.
     message: String,
     /// Number of failures; 0 if the object changed since it was read, which is not a failure.
@@ -192,7 +192,7 @@ impl Obstacles {
         objects.insert(
             object.to_owned(),
             Obstacle {
-                reason: WaitReason::RequestRefused.as_str(),
+                reason: WaitReason::RequestRefused.into(),
                 message: message.clone(),
                 failures,
                 next_try: if is_failure {
@@ -233,7 +233,7 @@ impl Obstacles {
     /// Keeps an object that cannot be read, and so cannot be written. Each pass has to repeat the call.
     pub fn hold(&self, object: &str, message: String) {
         let held = Obstacle {
-            reason: WaitReason::RequestRefused.as_str(),
+            reason: WaitReason::RequestRefused.into(),
             message,
             failures: 1,
             next_try: Timestamp::now(),

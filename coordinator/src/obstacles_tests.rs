@@ -76,7 +76,7 @@ fn a_conflict_is_not_a_failure_and_an_unreachable_api_server_is_an_error() {
 fn a_resting_object_keeps_its_reason_and_rests_longer_each_time() {
     let obstacles = Obstacles::default();
     let held = WaitReport {
-        reason: WaitReason::AgentSilent.as_str(),
+        reason: WaitReason::AgentSilent.into(),
         message: "no agent is Ready on node a".to_owned(),
         needs_user: true,
     };
@@ -84,7 +84,7 @@ fn a_resting_object_keeps_its_reason_and_rests_longer_each_time() {
     let at = |seconds| now + SignedDuration::from_secs(seconds);
     obstacles.postpone("first step of Node a", &held, now);
     let reported = obstacles.wait().unwrap();
-    assert_eq!(reported.reason, "AgentSilent");
+    assert_eq!(reported.reason.as_str(), "AgentSilent");
     assert_eq!(
         reported.message,
         "no agent is Ready on node a; the coordinator retries"

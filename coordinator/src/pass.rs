@@ -8,6 +8,7 @@ use std::time::Duration;
 use api::migration::{Desired, MigrationPhase};
 use api::{Migration, MigrationSpec, MigrationStatus};
 use engine::decision::WaitReason;
+use engine::reason::BlockReason;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
 use tokio::sync::watch;
@@ -115,7 +116,7 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
             }
             Some(active) if !is_over(migration) => refused(
                 migration,
-                "AnotherMigration",
+                BlockReason::AnotherMigration,
                 format!(
                     "Migration {active} is active, and only one may run. Wait until it is over, or delete it if not started"
                 ),
@@ -196,12 +197,11 @@ fn count_phase(context: &Context, migrations: &[Migration], active: Option<&str>
                 .unwrap_or_default()
         });
     for phase in MigrationPhase::ALL {
-        let label = format!("{phase:?}");
         context
             .metrics
             .phase
-            .with_label_values(&[label.as_str()])
-            .set(i64::from(Some(phase) == shown));
+            .with_label_values(&[phase.as_str()])
+            .set(i64::from(Some(*phase) == shown));
     }
 }
 
@@ -244,7 +244,11 @@ async fn run_kind(
         Ok(kind) => {
             with_kind!(kind, kind => lifecycle::reconcile(kind, context, cache, memory, migration).await)
         }
-        Err(error) => Ok(refused(migration, "KindNotSupported", error.to_string())),
+        Err(error) => Ok(refused(
+            migration,
+            BlockReason::KindNotSupported,
+            error.to_string(),
+        )),
     }
 }
 
@@ -255,15 +259,15 @@ fn watches(spec: &MigrationSpec) -> OptionalWatches {
         .unwrap_or_default()
 }
 
-fn refused(migration: &Migration, reason: &str, message: String) -> MigrationStatus {
-    MigrationStatus {
+fn refused(migration: &Migration, reason: BlockReason, message: String) -> MigrationStatus {
+    let mut status = MigrationStatus {
         phase: MigrationPhase::Refused,
         observed_generation: migration.metadata.generation.unwrap_or_default(),
-        reason: reason.to_owned(),
-        message,
         paused: migration.spec.desired == Desired::Pause,
         ..migration.status.clone().unwrap_or_default()
-    }
+    };
+    status.set_reason(reason, message);
+    status
 }
 
 /// Writes the status if it differs, and records an Event for a new phase. A change of texts and counts only is written at
@@ -305,14 +309,10 @@ pub(crate) async fn publish(
             | MigrationPhase::RollingBack
             | MigrationPhase::RolledBack => EventLevel::Normal,
         };
-        let reason = if status.reason.is_empty() {
-            format!("{:?}", status.phase)
-        } else {
-            status.reason.clone()
-        };
+        let reason = status.reason_or_phase();
         context
             .events
-            .migration(migration, tone, &reason, &status.message)
+            .migration(migration, tone, reason, &status.message)
             .await;
     }
     Ok(())
@@ -347,15 +347,10 @@ mod conditions {
             let since = before
                 .filter(|condition| condition.status == value)
                 .map_or(Time(now), |condition| condition.last_transition_time.clone());
-            let reason = if status.reason.is_empty() {
-                format!("{phase:?}")
-            } else {
-                status.reason.clone()
-            };
             Condition {
                 type_: type_.to_owned(),
                 status: value.to_owned(),
-                reason,
+                reason: status.reason_or_phase().to_owned(),
                 message: status.message.clone(),
                 last_transition_time: since,
                 observed_generation: Some(status.observed_generation),

@@ -10,6 +10,7 @@ use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::{Check, fit_checks};
 use engine::decision::WaitReason;
 use engine::document::{Action, Document, NodeActions};
+use engine::reason::BlockReason;
 use engine::words::counted;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -139,12 +140,12 @@ async fn check<K: Kind>(
         .filter(|hash| **hash != plan.hash())
     {
         status.phase = MigrationPhase::Refused;
-        "PlanChanged".clone_into(&mut status.reason);
-        status.message = format!(
+        let message = format!(
             "the plan changed since its review: hash {reviewed} reviewed, {} now. Run `kubectl replumb plan` and \
              `kubectl replumb apply` again",
             plan.hash()
         );
+        status.set_reason(BlockReason::PlanChanged, message);
         return Ok(());
     }
     status.reason = String::new();
@@ -268,8 +269,7 @@ fn refuse(status: &mut MigrationStatus) {
         .filter(|check| !check.verdict.allows())
         .collect();
     status.phase = MigrationPhase::Refused;
-    "ChecksFailed".clone_into(&mut status.reason);
-    status.message = match refusals.as_slice() {
+    let message = match refusals.as_slice() {
         [] => "refused".to_owned(),
         [one] => one.line(),
         [first, ..] => format!(
@@ -278,6 +278,7 @@ fn refuse(status: &mut MigrationStatus) {
             first.line()
         ),
     };
+    status.set_reason(BlockReason::ChecksFailed, message);
 }
 
 fn count_failed(context: &Context, checks: &[Check]) {

@@ -1,4 +1,5 @@
 use api::node_migration::NodeMigrationSpec;
+use engine::reason::Reason;
 use serde_json::json;
 
 use super::*;
@@ -69,7 +70,7 @@ impl Kind for Unsaved {
         _: &mut Memory,
         _: &Migration,
         _: &mut MigrationStatus,
-    ) -> Result<Vec<&'static str>, WriteError> {
+    ) -> Result<Vec<Reason>, WriteError> {
         Ok(Vec::new())
     }
 }

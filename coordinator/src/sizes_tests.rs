@@ -223,7 +223,7 @@ fn fill_texts(status: &mut MigrationStatus) {
         .collect();
     let held = |name: &String| {
         let held = WaitReport {
-            reason: WaitReason::AgentSilent.as_str(),
+            reason: WaitReason::AgentSilent.into(),
             message: long.clone(),
             needs_user: false,
         };

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use api::migration::{CurrentStage, Direction, FinishedStage, MigrationPhase};
 use api::{Migration, MigrationStatus};
 use engine::decision::{Decision, Wait, WaitReason};
+use engine::reason::BlockReason;
 use engine::traffic::Generation;
 use engine::traffic::pods::PodDecision;
 use jiff::Timestamp;
@@ -82,8 +83,7 @@ pub(crate) fn report<Step>(decision: Decision<Step>, status: &mut MigrationStatu
         Decision::Wait(found) => wait(status, found.reason, found.message),
         Decision::Halt(halt) => {
             status.phase = MigrationPhase::Halted;
-            halt.reason.as_str().clone_into(&mut status.reason);
-            status.message = halt.message;
+            status.set_reason(halt.reason, halt.message);
         }
         Decision::Settled => {}
     }
@@ -99,11 +99,11 @@ pub(crate) fn done(message: String, status: &mut MigrationStatus) {
 /// Reports that a part of the status is missing, after an edit by hand, or an update of replumb that cannot read the status of
 /// another version. `advice` follows the message.
 pub(crate) fn settings_gone(status: &mut MigrationStatus, missing: &str, advice: &str) {
-    "SettingsGone".clone_into(&mut status.reason);
-    status.message = format!(
+    let message = format!(
         "{missing} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb that \
          started the migration, or restore {missing} from a backup of the Migration{advice}"
     );
+    status.set_reason(BlockReason::SettingsGone, message);
 }
 
 /// Records the current stage; a finished one is added to the history.
@@ -176,10 +176,10 @@ pub(crate) async fn complete(
     };
     status.completed_at = Some(now);
     done(message, status);
-    let phase = format!("{:?}", status.phase);
+    let phase = status.phase.as_str();
     context
         .events
-        .migration(migration, EventLevel::Normal, &phase, &status.message)
+        .migration(migration, EventLevel::Normal, phase, &status.message)
         .await;
 }
 

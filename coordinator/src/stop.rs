@@ -93,6 +93,5 @@ pub fn is_to_be_proved(status: &MigrationStatus) -> bool {
 pub fn halt(status: &mut MigrationStatus, stop: &Stop) {
     status.phase = MigrationPhase::Halted;
     status.paused = true;
-    stop.reason.as_str().clone_into(&mut status.reason);
-    status.message.clone_from(&stop.message);
+    status.set_reason(stop.reason, stop.message.clone());
 }

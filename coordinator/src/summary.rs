@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use api::MigrationStatus;
 use api::migration::MigrationPhase;
 use engine::decision::{Decision, Halt, Wait, WaitReason};
+use engine::reason::Reason;
 use engine::rollout::{NodeProgress, RolloutNode};
 use engine::words;
 
@@ -14,8 +15,8 @@ const NAMED: usize = 100;
 /// Why a node in the rollout does not progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitReport {
-    /// An enumerated reason.
-    pub reason: &'static str,
+    /// The reason.
+    pub reason: Reason,
     /// The message for the user.
     pub message: String,
     /// Whether it may last until the user acts.
@@ -26,7 +27,7 @@ impl WaitReport {
     /// From a wait.
     pub fn waiting(wait: &Wait) -> Self {
         Self {
-            reason: wait.reason.as_str(),
+            reason: wait.reason.into(),
             message: wait.message.clone(),
             needs_user: wait.reason.needs_user(),
         }
@@ -44,7 +45,7 @@ impl WaitReport {
     /// From a halt.
     pub fn halted(halt: &Halt) -> Self {
         Self {
-            reason: halt.reason.as_str(),
+            reason: halt.reason.into(),
             message: halt.message.clone(),
             needs_user: true,
         }
@@ -99,20 +100,22 @@ pub fn summarize(
     let first = held_up()
         .find(|held| held.needs_user)
         .or_else(|| held_up().next())
-        .map(|held| (held.reason.to_owned(), held.message.clone()));
-    let held = held.map(|wait| (wait.reason.as_str().to_owned(), wait.message.clone()));
+        .map(|held| (Some(held.reason), held.message.clone()));
+    let held = held.map(|wait| (Some(wait.reason.into()), wait.message.clone()));
     let unprepared = unprepared
         .values()
         .next()
-        .map(|message| (WaitReason::CalicoObjects.as_str().to_owned(), message.clone()));
+        .map(|message| (Some(WaitReason::CalicoObjects.into()), message.clone()));
     // The wait of a started node is more specific than the reason why the next one does not start.
-    let (blocked, message) = match (first, held) {
+    let (reason, message) = match (first, held) {
         (Some(first), _) => first,
         (None, held) if working.is_empty() && unprepared.is_some() => unprepared.or(held).unwrap_or_default(),
         (None, Some(held)) if working.is_empty() => held,
-        (None, _) if working.is_empty() => (String::new(), String::new()),
-        (None, _) => (String::new(), format!("in progress: {}", words::names(&working))),
+        (None, _) if working.is_empty() => (None, String::new()),
+        (None, _) => (None, format!("in progress: {}", words::names(&working))),
     };
-    status.reason = blocked;
-    status.message = message;
+    match reason {
+        Some(reason) => status.set_reason(reason, message),
+        None => status.clear_reason(message),
+    }
 }

@@ -2,13 +2,13 @@
 
 use api::MigrationStatus;
 use engine::decision::WaitReason;
+use engine::reason::Reason;
 
 use crate::context::Context;
 
 /// Sets the wait of the whole migration in the status.
 pub(crate) fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
-    reason.as_str().clone_into(&mut status.reason);
-    status.message = message;
+    status.set_reason(reason, message);
 }
 
 /// Whether this pass has written all objects so far. If the time of the pass was too short, the status says so.
@@ -26,13 +26,11 @@ pub(crate) fn is_written(context: &Context, status: &mut MigrationStatus) -> boo
 
 /// Reports objects that cannot be written, unless the status already asks for an action of the user.
 pub(crate) fn report_refusals(context: &Context, status: &mut MigrationStatus) {
-    let needs_user =
-        WaitReason::read(&status.reason).is_none_or(WaitReason::needs_user) && !status.reason.is_empty();
+    let needs_user = !status.reason.is_empty() && status.known_reason().is_none_or(Reason::needs_user);
     if let Some(refused) = context.obstacles.wait()
         && !needs_user
         && !status.phase.is_over()
     {
-        refused.reason.clone_into(&mut status.reason);
-        status.message = refused.message;
+        status.set_reason(refused.reason, refused.message);
     }
 }

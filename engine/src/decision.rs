@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 /// `Direction` is where a migration goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -56,7 +57,21 @@ pub struct Halt {
 
 /// `WaitReason` is why a migration or a node waits. The name is also a metric label, the reason of an Event and a heading in the
 /// runbook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+    VariantArray,
+)]
 pub enum WaitReason {
     /// Other nodes are in progress, and `rollout.maxUnavailable` allows no further node.
     WaitingForTurn,
@@ -127,7 +142,21 @@ pub enum WaitReason {
 }
 
 /// `HaltReason` is why a migration or a node has halted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+    VariantArray,
+)]
 pub enum HaltReason {
     /// A wait has lasted longer than its timeout.
     DeadlineExceeded,
@@ -226,111 +255,16 @@ impl WaitReason {
         }
     }
 
-    /// Reads [`WaitReason::as_str`].
-    pub fn read(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|reason| reason.as_str() == text)
-    }
-
-    /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 33] = [
-        Self::WaitingForTurn,
-        Self::Paused,
-        Self::CanarySoak,
-        Self::Interval,
-        Self::NodeNotReady,
-        Self::AgentSilent,
-        Self::PodsTerminating,
-        Self::DisruptionBudget,
-        Self::EvictionRefused,
-        Self::FlannelPodRunning,
-        Self::AgentWorking,
-        Self::CalicoNodeNotReady,
-        Self::CalicoPodRunning,
-        Self::FlannelPodNotReady,
-        Self::CheckFailing,
-        Self::ProbePodNotReady,
-        Self::ProbePending,
-        Self::ProbeUnanswered,
-        Self::CalicoObjects,
-        Self::MovedPodsNotReady,
-        Self::ConfigurationFollowUp,
-        Self::PoolSoak,
-        Self::DaemonSetRollout,
-        Self::Leftovers,
-        Self::TrafficUnwatched,
-        Self::ServiceRanges,
-        Self::ApiServers,
-        Self::ProxyRules,
-        Self::ServiceSoak,
-        Self::Datastore,
-        Self::CalicoControllers,
-        Self::PodsWithoutNetwork,
-        Self::RequestRefused,
-    ];
-
     /// The reason as written in metrics, Events and the runbook.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::WaitingForTurn => "WaitingForTurn",
-            Self::Paused => "Paused",
-            Self::CanarySoak => "CanarySoak",
-            Self::Interval => "Interval",
-            Self::NodeNotReady => "NodeNotReady",
-            Self::AgentSilent => "AgentSilent",
-            Self::PodsTerminating => "PodsTerminating",
-            Self::DisruptionBudget => "DisruptionBudget",
-            Self::EvictionRefused => "EvictionRefused",
-            Self::FlannelPodRunning => "FlannelPodRunning",
-            Self::AgentWorking => "AgentWorking",
-            Self::CalicoNodeNotReady => "CalicoNodeNotReady",
-            Self::CalicoPodRunning => "CalicoPodRunning",
-            Self::FlannelPodNotReady => "FlannelPodNotReady",
-            Self::CheckFailing => "CheckFailing",
-            Self::ProbePodNotReady => "ProbePodNotReady",
-            Self::ProbePending => "ProbePending",
-            Self::ProbeUnanswered => "ProbeUnanswered",
-            Self::CalicoObjects => "CalicoObjects",
-            Self::MovedPodsNotReady => "MovedPodsNotReady",
-            Self::ConfigurationFollowUp => "ConfigurationFollowUp",
-            Self::PoolSoak => "PoolSoak",
-            Self::DaemonSetRollout => "DaemonSetRollout",
-            Self::Leftovers => "Leftovers",
-            Self::TrafficUnwatched => "TrafficUnwatched",
-            Self::ServiceRanges => "ServiceRanges",
-            Self::ApiServers => "ApiServers",
-            Self::ProxyRules => "ProxyRules",
-            Self::ServiceSoak => "ServiceSoak",
-            Self::Datastore => "Datastore",
-            Self::CalicoControllers => "CalicoControllers",
-            Self::PodsWithoutNetwork => "PodsWithoutNetwork",
-            Self::RequestRefused => "RequestRefused",
-        }
+        self.into()
     }
 }
 
 impl HaltReason {
-    /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 7] = [
-        Self::DeadlineExceeded,
-        Self::DrainBlocked,
-        Self::Drift,
-        Self::AgentFailure,
-        Self::FellBack,
-        Self::GateBreached,
-        Self::DatastoreRefused,
-    ];
-
     /// The reason as written in metrics, Events and the runbook.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::DeadlineExceeded => "DeadlineExceeded",
-            Self::DrainBlocked => "DrainBlocked",
-            Self::Drift => "Drift",
-            Self::AgentFailure => "AgentFailure",
-            Self::FellBack => "FellBack",
-            Self::GateBreached => "GateBreached",
-            Self::DatastoreRefused => "DatastoreRefused",
-        }
+        self.into()
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::planning::{self, verdict};
 use super::{change, plan, watch};
 use crate::args::Apply;
-use crate::cluster::{Cluster, phase_text};
+use crate::cluster::Cluster;
 use crate::confirm;
 use crate::error::CliError;
 use crate::exit::Outcome;
@@ -181,7 +181,7 @@ fn question(address: &str, planned: &Planned) -> String {
 fn report(planned: &Planned, table: bool) -> Result<(), CliError> {
     let status = planned.migration.status.clone().unwrap_or_default();
     if table {
-        let mut text = format!("Migration {} is {}", planned.name(), phase_text(status.phase));
+        let mut text = format!("Migration {} is {}", planned.name(), status.phase.as_str());
         if !status.message.is_empty() {
             text.push_str(": ");
             text.push_str(&status.message);

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::watch;
 use crate::args::Change;
 use crate::choose;
-use crate::cluster::{Cluster, has_begun, phase, phase_text};
+use crate::cluster::{Cluster, has_begun, phase};
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::health;
@@ -66,7 +66,7 @@ pub(super) fn require_not_ended(migration: &Migration) -> Result<(), CliError> {
         .map(|status| status.phase)
         .unwrap_or_default();
     if phase.is_over() {
-        let state = format!("is {}: nothing can be changed any more", phase_text(phase));
+        let state = format!("is {}: nothing can be changed any more", phase.as_str());
         return Err(not_now(migration, &state, "`kubectl replumb status`"));
     }
     Ok(())

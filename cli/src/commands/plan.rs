@@ -2,7 +2,7 @@
 
 use super::planning::{self, verdict};
 use crate::args::PlanArguments;
-use crate::cluster::{Cluster, phase_text};
+use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::output::Output;
@@ -42,7 +42,7 @@ pub(super) fn text(planned: &Planned) -> String {
     if planned.has_begun() {
         text.push_str(&format!(
             "Migration {name} has started and is {}\n",
-            phase_text(status.phase)
+            status.phase.as_str()
         ));
     } else if verdict(planned) == Outcome::Refused {
         text.push_str(&format!(

@@ -2,11 +2,12 @@
 
 use api::migration::MigrationPhase;
 use engine::check::Check;
+use engine::reason::BlockReason;
 use serde::Serialize;
 
 use super::planning::{self, verdict};
 use crate::args::PlanArguments;
-use crate::cluster::{Cluster, phase_text};
+use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::kinds::Settings;
@@ -63,13 +64,13 @@ fn text(planned: &Planned, outcome: Outcome) -> String {
         text.push_str(&format!(
             "Migration {name} has started and is {}; these checks were made before its first change ({count})\n\
              next: `kubectl replumb status`\n",
-            phase_text(status.phase)
+            status.phase.as_str()
         ));
     } else if outcome == Outcome::Refused {
         text.push_str(&format!(
             "Migration {name} is REFUSED ({count}); nothing has changed\n"
         ));
-        if status.reason != "ChecksFailed" {
+        if status.known_reason() != Some(BlockReason::ChecksFailed.into()) {
             text.push_str(&format!("{}: {}\n", status.reason, status.message));
         }
     } else {
@@ -110,8 +111,10 @@ mod tests {
         let mut planned = planned();
         let status = planned.migration.status.as_mut().unwrap();
         status.phase = MigrationPhase::Refused;
-        status.reason = "AnotherMigration".to_owned();
-        status.message = "Migration x is under way".to_owned();
+        status.set_reason(
+            BlockReason::AnotherMigration,
+            "Migration x is under way".to_owned(),
+        );
         assert_eq!(verdict(&planned), Outcome::Refused);
         let text = text(&planned, Outcome::Refused);
         assert!(

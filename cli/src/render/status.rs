@@ -6,7 +6,6 @@ use jiff::Timestamp;
 
 use super::view::View;
 use crate::age::age;
-use crate::cluster::phase_text;
 use crate::kinds::KindView;
 use crate::table::{cut, table, wrap};
 
@@ -74,11 +73,11 @@ fn done(view: &View) -> Option<String> {
 }
 
 fn words(view: &View) -> String {
-    let phase = phase_text(view.phase);
+    let phase = view.phase.as_str();
     if view.paused {
         format!("{phase}, paused")
     } else {
-        phase
+        phase.to_owned()
     }
 }
 

@@ -4,18 +4,13 @@ use api::migration::{Desired, MigrationPhase, Progress, Warnings};
 use api::traffic::ClassCount;
 use api::{Migration, NodeMigration};
 use engine::decision::WaitReason;
+use engine::reason::{BlockReason, Reason};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::exit::Outcome;
 use crate::kinds::{self, KindView};
-
-/// The reason of a Migration that cannot be rolled back any more.
-const PAST_RETURN: &str = "PastReturn";
-
-/// The reason of a Migration that waits for the end of another one.
-const ANOTHER: &str = "AnotherMigration";
 
 /// The progress of a migration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -112,6 +107,11 @@ impl View {
         }
     }
 
+    /// Whether the migration makes no progress for this reason.
+    fn has(&self, reason: impl Into<Reason>) -> bool {
+        Reason::read(&self.reason) == Some(reason.into())
+    }
+
     /// The outcome of a migration that has ended or does not continue without the user; `None` while it continues.
     pub fn end(&self) -> Option<Outcome> {
         if !self.current {
@@ -119,7 +119,7 @@ impl View {
         }
         match self.phase {
             // A rollback was requested too late.
-            _ if self.reason == PAST_RETURN => Some(Outcome::Failed),
+            _ if self.has(BlockReason::PastReturn) => Some(Outcome::Failed),
             MigrationPhase::Completed | MigrationPhase::RolledBack => Some(Outcome::Done),
             // In place: all nodes are done, and the remaining work waits for pods that may run for days.
             MigrationPhase::Mixed => (!self.restarts_pods).then_some(Outcome::Done),
@@ -129,7 +129,7 @@ impl View {
                 Some(Outcome::Paused)
             }
             MigrationPhase::Preparing | MigrationPhase::Finishing
-                if self.of_kind.is_some() && self.paused && self.reason == WaitReason::Paused.as_str() =>
+                if self.of_kind.is_some() && self.paused && self.has(WaitReason::Paused) =>
             {
                 Some(Outcome::Paused)
             }
@@ -153,13 +153,13 @@ impl View {
                 "next: nothing to do; `kubectl rollout restart` of a workload moves its pods to Calico's network"
                     .to_owned()
             }
-            (_, Some(Outcome::Failed)) if self.reason == PAST_RETURN => {
+            (_, Some(Outcome::Failed)) if self.has(BlockReason::PastReturn) => {
                 "next: `kubectl replumb resume` completes the migration".to_owned()
             }
             (MigrationPhase::RolledBack, _) => {
                 "next: nothing to do; `kubectl delete migration` removes the Migration".to_owned()
             }
-            (_, Some(Outcome::Refused)) if self.reason == ANOTHER => {
+            (_, Some(Outcome::Refused)) if self.has(BlockReason::AnotherMigration) => {
                 "next: end the other Migration first; this one is then planned automatically".to_owned()
             }
             (_, Some(Outcome::Refused)) => "next: `kubectl replumb preflight` shows every check".to_owned(),

@@ -37,6 +37,7 @@ use calico_datastore::cluster::settings::Settings;
 use engine::check::Check;
 use engine::document::Document;
 use engine::order::{self, Place};
+use engine::reason::Reason;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
@@ -165,7 +166,7 @@ impl Kind for CalicoDatastore {
         memory: &mut Memory,
         migration: &Migration,
         status: &mut MigrationStatus,
-    ) -> Result<Vec<&'static str>, WriteError> {
+    ) -> Result<Vec<Reason>, WriteError> {
         let Some(known) = status.calico_datastore.clone() else {
             settings_gone(status, "status.calicoDatastore", ADVICE);
             return Ok(Vec::new());

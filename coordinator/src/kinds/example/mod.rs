@@ -15,6 +15,7 @@ use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::Check;
 use engine::document::Document;
+use engine::reason::Reason;
 use example::api::{NodeSpec, Settings, Spec, Status};
 use example::checks::{self, ClusterFacts};
 use example::document::document;
@@ -89,7 +90,7 @@ impl Kind for Spec {
         memory: &mut Memory,
         migration: &Migration,
         status: &mut MigrationStatus,
-    ) -> Result<Vec<&'static str>, WriteError> {
+    ) -> Result<Vec<Reason>, WriteError> {
         match status.example.clone() {
             Some(known) => advance::advance(context, cache, memory, migration, self, known, status).await?,
             None => settings_gone(status, "status.example", ""),

@@ -3,6 +3,7 @@
 use api::migration::{Desired, FlannelToCalico, MigrationPhase};
 use api::{Migration, MigrationStatus, names};
 use engine::decision::WaitReason;
+use engine::reason::{BlockReason, Reason};
 use flannel_to_calico::settings::Settings;
 
 use super::apply::finish::finish;
@@ -24,15 +25,14 @@ pub async fn advance(
     spec: &FlannelToCalico,
     settings: &Settings,
     status: &mut MigrationStatus,
-) -> Result<Vec<&'static str>, WriteError> {
+) -> Result<Vec<Reason>, WriteError> {
     let desired = migration.spec.desired;
     match (desired, status.phase) {
         (_, MigrationPhase::Completed | MigrationPhase::RolledBack) => return Ok(Vec::new()),
         (Desired::Rollback, _) => {
             if let Some(message) = past_return(cache, settings) {
                 // A rollback needs flannel, which is not installed any more.
-                "PastReturn".clone_into(&mut status.reason);
-                status.message = message;
+                status.set_reason(BlockReason::PastReturn, message);
                 return Ok(Vec::new());
             }
             status.phase = MigrationPhase::RollingBack;
@@ -49,8 +49,7 @@ pub async fn advance(
             if rollout::is_rollback_requested(cache, migration) =>
         {
             if let Some(message) = past_return(cache, settings) {
-                "PastReturn".clone_into(&mut status.reason);
-                status.message = message;
+                status.set_reason(BlockReason::PastReturn, message);
                 return Ok(Vec::new());
             }
             status.phase = MigrationPhase::Rolling;

@@ -51,6 +51,7 @@ use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::Check;
 use engine::document::Document;
 use engine::evict::Time;
+use engine::reason::Reason;
 use flannel_to_calico::checks::{self, CheckPolicy};
 use flannel_to_calico::detect::detect;
 use flannel_to_calico::document;
@@ -164,7 +165,7 @@ impl Kind for FlannelToCalico {
         memory: &mut Memory,
         migration: &Migration,
         status: &mut MigrationStatus,
-    ) -> Result<Vec<&'static str>, WriteError> {
+    ) -> Result<Vec<Reason>, WriteError> {
         let Some(FlannelToCalicoStatus { settings }) = status.flannel_to_calico.clone() else {
             settings_gone(status, "status.flannelToCalico.settings", "");
             return Ok(Vec::new());

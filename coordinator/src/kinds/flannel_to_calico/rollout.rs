@@ -14,6 +14,7 @@ use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use crash_point::Edge;
 use engine::decision::Wait;
+use engine::reason::Reason;
 use engine::rollout::{self, Back, NodeProgress, RolloutNode};
 use flannel_to_calico::node::{NetworkLabel, Policy, Stage};
 use flannel_to_calico::phase::Phase;
@@ -54,7 +55,7 @@ pub async fn advance(
     kind: &FlannelToCalico,
     settings: &Settings,
     status: &mut MigrationStatus,
-) -> Result<Vec<&'static str>, WriteError> {
+) -> Result<Vec<Reason>, WriteError> {
     let now = Timestamp::now();
     let name = migration.name_any();
     let back = rollback::wanted(migration);

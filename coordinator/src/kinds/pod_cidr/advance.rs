@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use api::migration::{Desired, Direction, PodCidr, PodCidrStatus};
 use api::{Migration, MigrationStatus};
 use engine::decision::WaitReason;
+use engine::reason::BlockReason;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use pod_cidr::decide::PoolRole;
@@ -106,8 +107,10 @@ pub async fn advance(
         now,
     };
     if direction == Direction::Rollback && pass.pool(PoolRole::Old, &known).is_none() {
-        "PastReturn".clone_into(&mut status.reason);
-        status.message = report::past_return(kind.from, kind.to, &known);
+        status.set_reason(
+            BlockReason::PastReturn,
+            report::past_return(kind.from, kind.to, &known),
+        );
         return Ok(());
     }
     let (next, gate) = Box::pin(pass.view_and_decide(memory, &mut known, status)).await?;

@@ -42,6 +42,7 @@ use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::Check;
 use engine::decision::WaitReason;
 use engine::document::Document;
+use engine::reason::Reason;
 use pod_cidr::checks::{self, CheckPolicy};
 use pod_cidr::detect::detect;
 use pod_cidr::document::{Options as DocumentOptions, document};
@@ -177,7 +178,7 @@ impl Kind for PodCidr {
         memory: &mut Memory,
         migration: &Migration,
         status: &mut MigrationStatus,
-    ) -> Result<Vec<&'static str>, WriteError> {
+    ) -> Result<Vec<Reason>, WriteError> {
         let Some(known) = status.pod_cidr.clone() else {
             settings_gone(status, "status.podCidr", "");
             return Ok(Vec::new());

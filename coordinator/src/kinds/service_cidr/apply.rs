@@ -61,8 +61,8 @@ impl Pass<'_> {
             None => {}
         }
         if let Some(aside) = next.halted_services {
-            aside.reason.as_str().clone_into(&mut status.reason);
-            status.message = format!("{}. {}", aside.message, status.message);
+            let message = format!("{}. {}", aside.message, status.message);
+            status.set_reason(aside.reason, message);
         }
         Ok(())
     }

@@ -47,6 +47,7 @@ use api::traffic::TrafficGate;
 use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::Check;
 use engine::document::Document;
+use engine::reason::Reason;
 use engine::words::number;
 use service_cidr::assignment::{self, AssignedAddresses, AssignmentInputs};
 use service_cidr::checks::{self, CheckPolicy};
@@ -223,7 +224,7 @@ impl Kind for ServiceCidr {
         memory: &mut Memory,
         migration: &Migration,
         status: &mut MigrationStatus,
-    ) -> Result<Vec<&'static str>, WriteError> {
+    ) -> Result<Vec<Reason>, WriteError> {
         let Some(known) = status.service_cidr.clone() else {
             settings_gone(status, "status.serviceCidr", "");
             return Ok(Vec::new());

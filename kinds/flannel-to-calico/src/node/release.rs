@@ -5,6 +5,7 @@ use super::{Direction, NetworkLabel, NodeStep, NodeView, Policy};
 use crate::phase::Goal;
 use engine::decision::{Decision, HaltReason, WaitReason};
 use engine::evict::OnBlocked;
+use engine::reason::Reason;
 
 /// Whether only the cordon of the node has changed since its migration started. Evicted pods run on other nodes.
 pub fn is_unchanged(view: &NodeView<'_>) -> bool {
@@ -36,20 +37,20 @@ pub fn release_reason<'decision>(
     view: &NodeView<'_>,
     policy: &Policy,
     decision: &'decision Decision<NodeStep>,
-) -> Option<(&'static str, &'decision str)> {
+) -> Option<(Reason, &'decision str)> {
     if !is_unchanged(view) || !view.ready {
         return None;
     }
     let is_set_aside = on_blocked(view, policy) == OnBlocked::Skip;
     match decision {
         Decision::Wait(wait) if wait.reason == WaitReason::AgentSilent => {
-            Some((wait.reason.as_str(), &wait.message))
+            Some((wait.reason.into(), &wait.message))
         }
         Decision::Halt(halt)
             if halt.reason == HaltReason::AgentFailure
                 || (halt.reason == HaltReason::DrainBlocked && is_set_aside) =>
         {
-            Some((halt.reason.as_str(), &halt.message))
+            Some((halt.reason.into(), &halt.message))
         }
         Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_) => None,
     }

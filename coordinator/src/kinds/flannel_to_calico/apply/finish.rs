@@ -85,7 +85,7 @@ pub async fn finish(
         .migration(
             migration,
             crate::events::EventLevel::Normal,
-            "Completed",
+            status.phase.as_str(),
             &status.message,
         )
         .await;

@@ -150,7 +150,7 @@ pub async fn roll_back(
         .migration(
             migration,
             crate::events::EventLevel::Normal,
-            "RolledBack",
+            status.phase.as_str(),
             &status.message,
         )
         .await;

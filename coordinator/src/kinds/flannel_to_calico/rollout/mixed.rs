@@ -159,8 +159,7 @@ pub(super) fn finish_or_stay(
     }
     status.phase = MigrationPhase::Mixed;
     if let Some(held) = restarting {
-        held.reason.clone_into(&mut status.reason);
-        status.message = held.message;
+        status.set_reason(held.reason, held.message);
         return;
     }
     status.reason = String::new();

@@ -9,7 +9,8 @@ use api::migration::Strategy;
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, NodeMigration};
 use crash_point::Edge;
-use engine::decision::{Decision, Wait, WaitReason};
+use engine::decision::{Decision, Wait};
+use engine::reason::Reason;
 use flannel_to_calico::node::{
     NetworkLabel, NodeStep, NodeView, Policy, Stage, at_deadline, decide, is_unchanged, release_reason,
     upkeep,
@@ -298,7 +299,9 @@ fn hold_in_spec(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Opti
 /// The previous refusal of a repeated eviction: the message stays until the API server answers.
 fn previous_refusal(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Option<WaitReport> {
     let step = spec.step.as_ref().filter(|step| !step.reason.is_empty())?;
-    let reason = WaitReason::read(&step.reason)?;
+    let Some(Reason::Wait(reason)) = Reason::read(&step.reason) else {
+        return None;
+    };
     let is_eviction = matches!(decision, Decision::Run(NodeStep::Evict(_)));
     is_eviction.then(|| {
         WaitReport::waiting(&Wait {
