@@ -12,14 +12,6 @@ use runtime::api_metrics::ApiMetrics;
 
 use crate::traffic::metrics::TrafficMetrics;
 
-/// Names of verdicts.
-const VERDICTS: [(Verdict, &str); 4] = [
-    (Verdict::Pass, "Pass"),
-    (Verdict::Warn, "Warn"),
-    (Verdict::Unknown, "Unknown"),
-    (Verdict::Fail, "Fail"),
-];
-
 /// Every metric of the agent, in a registry of its own.
 #[derive(Debug)]
 pub struct Metrics {
@@ -138,7 +130,7 @@ impl Metrics {
         for each in Phase::ALL {
             self.phase
                 .with_label_values(&[each.as_str()])
-                .set(i64::from(phase == Some(each)));
+                .set(i64::from(phase == Some(*each)));
         }
     }
 
@@ -146,10 +138,10 @@ impl Metrics {
     pub fn set_checks(&self, checks: &[&Check]) {
         for each in HostCheck::ALL {
             let found = checks.iter().find(|check| check.name == each.as_str());
-            for (verdict, name) in VERDICTS {
-                let is = found.is_some_and(|check| check.verdict == verdict);
+            for verdict in Verdict::ALL {
+                let is = found.is_some_and(|check| check.verdict == *verdict);
                 self.checks
-                    .with_label_values(&[each.as_str(), name])
+                    .with_label_values(&[each.as_str(), verdict.as_str()])
                     .set(i64::from(is));
             }
         }

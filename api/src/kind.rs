@@ -1,7 +1,6 @@
 //! The registry of the kinds of migration, and the name of each kind.
 
-use std::fmt;
-
+use strum::{Display, IntoStaticStr, VariantArray};
 use thiserror::Error;
 
 /// The registry of kinds: one line for each. Calls the macro `$callback` with all lines.
@@ -27,24 +26,23 @@ macro_rules! for_each_kind {
 macro_rules! kinds {
     ($($(#[cfg($($cfg:tt)*)])? $kind:ident $field:ident $api_field:literal $default_name:literal,)+) => {
         /// The kind of a Migration.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, IntoStaticStr, VariantArray)]
         pub enum Kind {
             $(
                 $(#[cfg($($cfg)*)])?
                 #[doc = concat!("Migrations with `spec.", $api_field, "`.")]
+                #[strum(serialize = $api_field)]
                 $kind,
             )+
         }
 
         impl Kind {
             /// All kinds.
-            pub const ALL: &'static [Self] = &[$($(#[cfg($($cfg)*)])? Self::$kind,)+];
+            pub const ALL: &'static [Self] = Self::VARIANTS;
 
             /// The field of the kind in `spec` and `status`.
             pub fn field(self) -> &'static str {
-                match self {
-                    $($(#[cfg($($cfg)*)])? Self::$kind => $api_field,)+
-                }
+                self.into()
             }
 
             /// The name of a Migration that is created without a name.
@@ -58,12 +56,6 @@ macro_rules! kinds {
 }
 
 for_each_kind!(kinds);
-
-impl fmt::Display for Kind {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.field())
-    }
-}
 
 /// The rule of the CRD that exactly one kind is set.
 pub(crate) fn exactly_one_rule() -> String {

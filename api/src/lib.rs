@@ -6,6 +6,7 @@ pub mod merge;
 pub mod migration;
 pub mod names;
 pub mod node_migration;
+mod reason;
 pub mod record;
 pub mod rollout;
 pub mod traffic;

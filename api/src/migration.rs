@@ -7,7 +7,6 @@ pub use calico_datastore::api::{AutomaticRollback, CalicoDatastore, CalicoDatast
 use engine::check::Check;
 pub use engine::decision::Direction;
 pub use engine::document::Action;
-use engine::reason::Reason;
 pub use engine::stage::{CurrentStage, FinishedStage};
 use engine::standstill::MigrationWait;
 pub use flannel_to_calico::api::{FlannelToCalico, FlannelToCalicoStatus};
@@ -290,35 +289,6 @@ impl MigrationPhase {
     /// Whether the migration has ended: it is complete or rolled back.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Completed | Self::RolledBack)
-    }
-}
-
-impl MigrationStatus {
-    /// Sets why the migration makes no progress.
-    pub fn set_reason(&mut self, reason: impl Into<Reason>, message: String) {
-        reason.into().as_str().clone_into(&mut self.reason);
-        self.message = message;
-    }
-
-    /// Sets the message of a migration that makes progress.
-    pub fn clear_reason(&mut self, message: String) {
-        self.reason = String::new();
-        self.message = message;
-    }
-
-    /// Why the migration makes no progress; `None` if it does, or if a newer coordinator has written a reason that this version
-    /// does not know.
-    pub fn known_reason(&self) -> Option<Reason> {
-        Reason::read(&self.reason)
-    }
-
-    /// The reason, or the phase of a migration that makes progress: the reason of Events and conditions.
-    pub fn reason_or_phase(&self) -> &str {
-        if self.reason.is_empty() {
-            self.phase.as_str()
-        } else {
-            &self.reason
-        }
     }
 }
 

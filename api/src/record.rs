@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use engine::document::{Document, NodeActions};
 use service_cidr::assignment::AssignedAddresses;
@@ -71,7 +72,21 @@ pub struct MigrationRecordSpec {
 }
 
 /// `RecordContent` is what a record contains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub enum RecordContent {
     /// Planned actions before the first node.
     Prepare,
@@ -88,13 +103,7 @@ pub enum RecordContent {
 impl RecordContent {
     /// The value as part of the name of a record.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Prepare => "prepare",
-            Self::Finish => "finish",
-            Self::SavedState => "saved-state",
-            Self::ServiceAddresses => "service-addresses",
-            Self::ExpectedPorts => "expected-ports",
-        }
+        self.into()
     }
 }
 

@@ -12,12 +12,12 @@ use engine::check::UNUSED_FIELDS;
 use engine::decision::{HaltReason, WaitReason};
 use engine::reason::Reason;
 use flannel_to_calico::checks::CheckName;
-use flannel_to_calico::facts::{FirewallBackend, FirewallObject};
 use flannel_to_calico::host::HostStep;
 use flannel_to_calico::host_checks::HostCheck;
 use flannel_to_calico::node::Stage;
 use flannel_to_calico::phase::Phase;
 use schemars::JsonSchema;
+use strum::VariantNames;
 
 /// `docs/runbook.md`: the front page.
 const FRONT: &str = include_str!("../../docs/runbook.md");
@@ -183,6 +183,11 @@ fn assert_same(section: &str, prefix: &str, names: &BTreeSet<String>) {
     );
 }
 
+/// The names of an enum's variants, in order.
+fn names<T: Copy + Into<&'static str>>(variants: &[T]) -> Vec<&'static str> {
+    variants.iter().map(|variant| (*variant).into()).collect()
+}
+
 /// The variants of an enum from its derived schema, which is always complete.
 fn variants<T: JsonSchema>() -> BTreeSet<String> {
     let schema = schemars::schema_for!(T).to_value();
@@ -253,23 +258,13 @@ fn the_description_of_status_reason_names_every_value_of_blocked() {
     }
 }
 
-/// The names of the checks of each kind. Tests of each kind prove that `CheckName::ALL` is complete: a correct cluster passes
-/// every check by name.
+/// The names of the checks of each kind.
 fn checks() -> [(&'static str, BTreeSet<String>); 4] {
     let mut all = [
-        ("flannelToCalico", set(CheckName::ALL.map(CheckName::as_str))),
-        (
-            "podCidr",
-            set(pod_cidr::checks::CheckName::ALL.map(pod_cidr::checks::CheckName::as_str)),
-        ),
-        (
-            "serviceCidr",
-            set(service_cidr::checks::CheckName::ALL.map(service_cidr::checks::CheckName::as_str)),
-        ),
-        (
-            "calicoDatastore",
-            set(datastore::checks::CheckName::ALL.map(datastore::checks::CheckName::as_str)),
-        ),
+        ("flannelToCalico", set(names(CheckName::ALL))),
+        ("podCidr", set(names(pod_cidr::checks::CheckName::ALL))),
+        ("serviceCidr", set(names(service_cidr::checks::CheckName::ALL))),
+        ("calicoDatastore", set(names(datastore::checks::CheckName::ALL))),
     ];
     for (_, names) in &mut all {
         names.insert(UNUSED_FIELDS.to_owned());
@@ -347,7 +342,7 @@ fn every_reason_and_every_check_has_the_same_four_parts() {
 
 /// The names of the checks of one host.
 fn host_checks() -> BTreeSet<String> {
-    set(HostCheck::ALL.map(HostCheck::as_str))
+    set(names(HostCheck::ALL))
 }
 
 #[test]
@@ -355,98 +350,9 @@ fn every_check_of_a_host_has_its_heading() {
     assert_same("Checks of one host", "Host: ", &host_checks());
 }
 
-fn firewall_object() -> FirewallObject {
-    FirewallObject {
-        backend: FirewallBackend::IptablesNft,
-        table: "nat".to_owned(),
-        chain: "FLANNEL-POSTRTG".to_owned(),
-    }
-}
-
-/// One step of each variant. A new variant does not compile until it is added here.
-fn host_steps() -> Vec<HostStep> {
-    let object = firewall_object();
-    let steps = vec![
-        HostStep::WithdrawSubnetEnvironment,
-        HostStep::DeleteVxlanDevice("flannel.1".to_owned()),
-        HostStep::DeleteBridge,
-        HostStep::DeleteFirewallObject(object.clone()),
-        HostStep::RemoveLeases,
-        HostStep::RemoveConflist("10-flannel.conflist".to_owned()),
-        HostStep::RouteLegacyPods(Vec::new()),
-        HostStep::AnswerForPods,
-        HostStep::RenameVxlanDevice {
-            from: "flannel.1".to_owned(),
-            to: "vxlan.calico".to_owned(),
-            block_size: 26,
-        },
-        HostStep::ForgetLegacyPod("16cc".to_owned()),
-        HostStep::RestoreConflist("10-flannel.conflist".to_owned()),
-        HostStep::RemoveCalicoConflist("10-calico.conflist".to_owned()),
-        HostStep::DeleteCalicoFirewall(object.clone()),
-        HostStep::DeleteCalicoSets,
-        HostStep::RestoreFirewallObject(object),
-        HostStep::DeleteBlackholes,
-        HostStep::RestoreNodeRoutes {
-            link: "vxlan.calico".to_owned(),
-            length: 24,
-        },
-        HostStep::ReturnVxlanDevice {
-            from: "vxlan.calico".to_owned(),
-            to: "flannel.1".to_owned(),
-        },
-        HostStep::RestoreVxlanDevice("flannel.1".to_owned()),
-        HostStep::UnrouteLegacyPods,
-        HostStep::StopAnsweringForPods,
-        HostStep::RemoveCalicoRecords,
-        HostStep::RestoreSubnetEnvironment,
-        HostStep::AnswerForAddresses(Vec::new()),
-        HostStep::RouteSubnets {
-            link: "vxlan-v6.calico".to_owned(),
-            length: 64,
-        },
-        HostStep::StopAnsweringForAddresses,
-        HostStep::UnrouteSubnets,
-    ];
-    let mut kinds = BTreeSet::new();
-    for step in &steps {
-        kinds.insert(match step {
-            HostStep::WithdrawSubnetEnvironment => 0,
-            HostStep::DeleteVxlanDevice(_) => 1,
-            HostStep::DeleteBridge => 2,
-            HostStep::DeleteFirewallObject(_) => 3,
-            HostStep::RemoveLeases => 4,
-            HostStep::RemoveConflist(_) => 5,
-            HostStep::RouteLegacyPods(_) => 6,
-            HostStep::AnswerForPods => 7,
-            HostStep::RenameVxlanDevice { .. } => 8,
-            HostStep::ForgetLegacyPod(_) => 9,
-            HostStep::RestoreConflist(_) => 10,
-            HostStep::RemoveCalicoConflist(_) => 11,
-            HostStep::DeleteCalicoFirewall(_) => 12,
-            HostStep::DeleteCalicoSets => 13,
-            HostStep::RestoreFirewallObject(_) => 14,
-            HostStep::DeleteBlackholes => 15,
-            HostStep::RestoreNodeRoutes { .. } => 16,
-            HostStep::ReturnVxlanDevice { .. } => 17,
-            HostStep::RestoreVxlanDevice(_) => 18,
-            HostStep::UnrouteLegacyPods => 19,
-            HostStep::StopAnsweringForPods => 20,
-            HostStep::RemoveCalicoRecords => 21,
-            HostStep::RestoreSubnetEnvironment => 22,
-            HostStep::AnswerForAddresses(_) => 23,
-            HostStep::RouteSubnets { .. } => 24,
-            HostStep::StopAnsweringForAddresses => 25,
-            HostStep::UnrouteSubnets => 26,
-        });
-    }
-    assert_eq!(kinds.len(), steps.len());
-    steps
-}
-
 /// The names of the steps on a host.
 fn host_step_names() -> BTreeSet<String> {
-    set(host_steps().iter().map(HostStep::name))
+    set(HostStep::VARIANTS.iter().copied())
 }
 
 #[test]
@@ -467,7 +373,7 @@ fn first_column(page: &Page, name: &str) -> Vec<String> {
 fn every_stage_is_in_its_table_in_order() {
     assert_eq!(
         first_column(&FLANNEL_TO_CALICO, "Stages of a node"),
-        Stage::ALL.map(|stage| stage.as_str().to_owned())
+        names(Stage::ALL)
     );
     for phase in Phase::ALL {
         assert!(
@@ -480,9 +386,9 @@ fn every_stage_is_in_its_table_in_order() {
 
 #[test]
 fn every_stage_of_pod_cidr_is_in_its_table_in_order() {
-    let stages = pod_cidr::decide::Stage::ALL.map(|stage| stage.as_str().to_owned());
+    let stages = names(pod_cidr::decide::Stage::ALL);
     assert_eq!(
-        stages.iter().cloned().collect::<BTreeSet<_>>(),
+        set(stages.iter().copied()),
         variants::<pod_cidr::decide::Stage>(),
         "Stage::ALL is not complete"
     );
@@ -491,9 +397,9 @@ fn every_stage_of_pod_cidr_is_in_its_table_in_order() {
 
 #[test]
 fn every_stage_of_service_cidr_is_in_its_table_in_order() {
-    let stages = service_cidr::step::Stage::ALL.map(|stage| stage.as_str().to_owned());
+    let stages = names(service_cidr::step::Stage::ALL);
     assert_eq!(
-        stages.iter().cloned().collect::<BTreeSet<_>>(),
+        set(stages.iter().copied()),
         variants::<service_cidr::step::Stage>(),
         "Stage::ALL is not complete"
     );
@@ -502,9 +408,9 @@ fn every_stage_of_service_cidr_is_in_its_table_in_order() {
 
 #[test]
 fn every_stage_of_calico_datastore_is_in_its_table_in_order() {
-    let stages = datastore::step::Stage::ALL.map(|stage| stage.as_str().to_owned());
+    let stages = names(datastore::step::Stage::ALL);
     assert_eq!(
-        stages.iter().cloned().collect::<BTreeSet<_>>(),
+        set(stages.iter().copied()),
         variants::<datastore::step::Stage>(),
         "Stage::ALL is not complete"
     );

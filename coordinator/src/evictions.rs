@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use engine::evict::{PodName, Refusal};
 use jiff::Timestamp;
+use strum::IntoStaticStr;
 use tokio::task::JoinSet;
 
 /// Refused evictions by pod UID. Lost at a restart: the age then starts at the next refusal.
@@ -24,6 +25,8 @@ pub struct Evictions {
 }
 
 /// Result of one request.
+#[derive(IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Outcome {
     /// The pod terminates.
     Evicted,
@@ -41,12 +44,8 @@ impl Outcome {
     /// Label for metrics.
     pub(crate) fn label(&self) -> &'static str {
         match self {
-            Self::Evicted => "evicted",
-            Self::Gone => "gone",
-            Self::Replaced => "replaced",
             Self::Refused { by_budget: true, .. } => "refused_by_budget",
-            Self::Refused { by_budget: false, .. } => "refused",
-            Self::Error(_) => "error",
+            outcome => outcome.into(),
         }
     }
 }

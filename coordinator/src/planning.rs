@@ -296,8 +296,7 @@ fn count_failed(context: &Context, checks: &[Check]) {
 /// Reports what has to be read before the checks can run.
 fn report_unfinished(status: &mut MigrationStatus, message: String) {
     status.phase = MigrationPhase::Planning;
-    status.reason = String::new();
-    status.message = message;
+    status.clear_reason(message);
 }
 
 /// Writes to every node its part of the plan, and to its agent what it needs to judge the host.

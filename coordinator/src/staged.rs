@@ -92,8 +92,7 @@ pub(crate) fn report<Step>(decision: Decision<Step>, status: &mut MigrationStatu
 
 /// Writes the outcome of a step to the status.
 pub(crate) fn done(message: String, status: &mut MigrationStatus) {
-    status.reason = String::new();
-    status.message = message;
+    status.clear_reason(message);
 }
 
 /// Reports that a part of the status is missing, after an edit by hand, or an update of replumb that cannot read the status of

@@ -5,56 +5,41 @@ use api::MigrationSpec;
 use api::migration::OnBlocked;
 use api::traffic::SoakGate;
 use engine::check::{Check, UNUSED_FIELDS, Verdict};
+use strum::{IntoStaticStr, VariantArray};
 
 /// A field of the spec that some kinds use and others do not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 pub(crate) enum SpecField {
+    #[strum(serialize = "rollbackNodes")]
     RollbackNodes,
+    #[strum(serialize = "rollbackServices")]
     RollbackServices,
+    #[strum(serialize = "rollout.maxUnavailable")]
     MaxUnavailable,
+    #[strum(serialize = "rollout.canary.nodes")]
     CanaryNodes,
+    #[strum(serialize = "rollout.canary.soakSeconds")]
     CanarySoak,
+    #[strum(serialize = "rollout.intervalSeconds")]
     Interval,
+    #[strum(serialize = "drain.timeoutSeconds")]
     DrainTimeout,
+    #[strum(serialize = "drain.gracePeriodSeconds")]
     GracePeriod,
+    #[strum(serialize = "drain.onBlocked")]
     OnBlocked,
+    #[strum(serialize = "drain.deleteEmptyDirData")]
     EmptyDirData,
+    #[strum(serialize = "drain.force")]
     Force,
+    #[strum(serialize = "gates.soak")]
     SoakGate,
 }
 
 impl SpecField {
-    const ALL: [Self; 12] = [
-        Self::RollbackNodes,
-        Self::RollbackServices,
-        Self::MaxUnavailable,
-        Self::CanaryNodes,
-        Self::CanarySoak,
-        Self::Interval,
-        Self::DrainTimeout,
-        Self::GracePeriod,
-        Self::OnBlocked,
-        Self::EmptyDirData,
-        Self::Force,
-        Self::SoakGate,
-    ];
-
     /// The path below `spec`.
     fn path(self) -> &'static str {
-        match self {
-            Self::RollbackNodes => "rollbackNodes",
-            Self::RollbackServices => "rollbackServices",
-            Self::MaxUnavailable => "rollout.maxUnavailable",
-            Self::CanaryNodes => "rollout.canary.nodes",
-            Self::CanarySoak => "rollout.canary.soakSeconds",
-            Self::Interval => "rollout.intervalSeconds",
-            Self::DrainTimeout => "drain.timeoutSeconds",
-            Self::GracePeriod => "drain.gracePeriodSeconds",
-            Self::OnBlocked => "drain.onBlocked",
-            Self::EmptyDirData => "drain.deleteEmptyDirData",
-            Self::Force => "drain.force",
-            Self::SoakGate => "gates.soak",
-        }
+        self.into()
     }
 
     /// Whether the field has another value than its default.
@@ -86,9 +71,9 @@ impl SpecField {
 
 /// A warning that names every field that is set without effect. `None` if there is none.
 pub(crate) fn check(spec: &MigrationSpec, is_used: impl Fn(SpecField) -> bool) -> Option<Check> {
-    let unused: Vec<String> = SpecField::ALL
-        .into_iter()
-        .filter(|field| field.is_set(spec) && !is_used(*field))
+    let unused: Vec<String> = SpecField::VARIANTS
+        .iter()
+        .filter(|field| field.is_set(spec) && !is_used(**field))
         .map(|field| format!("spec.{}", field.path()))
         .collect();
     if unused.is_empty() {
@@ -144,7 +129,7 @@ mod tests {
     #[test]
     fn each_field_that_is_set_and_not_used_is_named() {
         let found = check(&everything(), |_| false).unwrap();
-        for field in SpecField::ALL {
+        for field in SpecField::VARIANTS.iter().copied() {
             assert!(found.object.contains(field.path()), "{found:?}");
             let others = check(&everything(), |used| used == field).unwrap();
             assert!(!others.object.contains(field.path()), "{others:?}");

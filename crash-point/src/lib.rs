@@ -7,6 +7,7 @@
 
 use axum::Router;
 use serde::{Deserialize, Serialize};
+use strum::{EnumCount, IntoStaticStr};
 
 #[cfg(any(test, feature = "stops"))]
 mod stops;
@@ -15,7 +16,10 @@ mod stops;
 pub const PATH: &str = "/crash-point";
 
 /// The progress of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, EnumCount, IntoStaticStr,
+)]
+#[strum(serialize_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum Edge {
     /// The step is decided, and recorded in the agent's journal. Nothing has changed.
@@ -28,15 +32,11 @@ pub enum Edge {
 
 impl Edge {
     /// Every edge, in order.
-    pub const ALL: [Self; 3] = [Self::Announced, Self::Changed, Self::Recorded];
+    pub const ALL: [Self; Self::COUNT] = [Self::Announced, Self::Changed, Self::Recorded];
 
     /// The edge as written in the body of a request.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Announced => "announced",
-            Self::Changed => "changed",
-            Self::Recorded => "recorded",
-        }
+        self.into()
     }
 }
 

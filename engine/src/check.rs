@@ -17,6 +17,7 @@ pub use permission::Permission;
 pub use report::{Finding, Report, worst};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::words::cut;
 pub use crate::words::names;
@@ -27,7 +28,21 @@ const OBJECT_BYTES: usize = 4096;
 const TEXT_BYTES: usize = 2048;
 
 /// `Verdict` is the result of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+    VariantArray,
+)]
 pub enum Verdict {
     /// The prerequisite is met.
     Pass,
@@ -40,6 +55,14 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// Every verdict, from good to bad.
+    pub const ALL: &'static [Self] = Self::VARIANTS;
+
+    /// The name of the verdict, as in the API and in metrics.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
     /// Whether a migration may start with this verdict.
     pub fn allows(self) -> bool {
         match self {

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// The number of the main routing table.
 pub const MAIN_TABLE: u32 = 254;
@@ -78,7 +79,8 @@ impl<T: Display> Listed<T> {
 }
 
 /// `RouteKind` is the type of a route, as in `ip route`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum RouteKind {
     /// Packets are sent to the next hop.
     Unicast,
@@ -105,18 +107,7 @@ pub enum RouteKind {
 impl RouteKind {
     /// The type, as `ip route` writes it.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Unicast => "unicast",
-            Self::Local => "local",
-            Self::Broadcast => "broadcast",
-            Self::Anycast => "anycast",
-            Self::Multicast => "multicast",
-            Self::Blackhole => "blackhole",
-            Self::Unreachable => "unreachable",
-            Self::Prohibit => "prohibit",
-            Self::Throw => "throw",
-            Self::Other => "other",
-        }
+        self.into()
     }
 
     /// Whether such a route drops or rejects packets.

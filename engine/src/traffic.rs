@@ -16,6 +16,7 @@ use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 /// `Generation` is the network that a pod has its address from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -27,7 +28,21 @@ pub enum Generation {
 }
 
 /// `PathClass` is a class of path through the cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+    VariantArray,
+)]
 pub enum PathClass {
     /// Between nodes, from the old network to the old network.
     OldToOld,
@@ -49,16 +64,7 @@ pub enum PathClass {
 
 impl PathClass {
     /// Every class.
-    pub const ALL: [Self; 8] = [
-        Self::OldToOld,
-        Self::OldToNew,
-        Self::NewToOld,
-        Self::NewToNew,
-        Self::SameNode,
-        Self::PodToService,
-        Self::PodToDns,
-        Self::PodToApi,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The class of a path between pods on two nodes.
     pub fn between(source: Generation, target: Generation) -> Self {
@@ -72,16 +78,7 @@ impl PathClass {
 
     /// The class as written in metrics.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OldToOld => "OldToOld",
-            Self::OldToNew => "OldToNew",
-            Self::NewToOld => "NewToOld",
-            Self::NewToNew => "NewToNew",
-            Self::SameNode => "SameNode",
-            Self::PodToService => "PodToService",
-            Self::PodToDns => "PodToDns",
-            Self::PodToApi => "PodToApi",
-        }
+        self.into()
     }
 
     /// The class, for messages.
@@ -114,7 +111,20 @@ impl PathClass {
 /// `Protocol` is the protocol of a probe. Possible values: `Udp`: a small UDP packet. `LargeUdp`: a UDP packet as large as the
 /// pod network carries, not fragmented, in both directions. `Tcp`: a new connection with one request and one response. `Dns`: a
 /// DNS query over UDP; any response counts. `Connect`: a new TCP connection, closed at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+)]
 pub enum Protocol {
     /// A small UDP packet, answered by the expected pod.
     Udp,
@@ -131,13 +141,7 @@ pub enum Protocol {
 impl Protocol {
     /// The protocol as written in metrics.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Udp => "Udp",
-            Self::LargeUdp => "LargeUdp",
-            Self::Tcp => "Tcp",
-            Self::Dns => "Dns",
-            Self::Connect => "Connect",
-        }
+        self.into()
     }
 
     /// The protocol, for messages.

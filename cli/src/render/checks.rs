@@ -21,7 +21,7 @@ pub fn checks(checks: &[Check]) -> String {
         .filter(|check| check.verdict == Verdict::Pass)
         .map(|check| {
             vec![
-                word(check.verdict).to_owned(),
+                word(check.verdict),
                 check.name.clone(),
                 check.object.clone(),
                 check.found.clone(),
@@ -76,13 +76,8 @@ fn block(check: &Check) -> String {
     text
 }
 
-fn word(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Pass => "PASS",
-        Verdict::Warn => "WARN",
-        Verdict::Unknown => "UNKNOWN",
-        Verdict::Fail => "FAIL",
-    }
+fn word(verdict: Verdict) -> String {
+    verdict.as_str().to_uppercase()
 }
 
 #[cfg(test)]

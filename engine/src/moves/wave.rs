@@ -1,12 +1,14 @@
 //! The order in which pods move: their waves, and the pods of each wave that still have to move.
 
+use strum::VariantArray;
+
 use std::collections::BTreeMap;
 
 use super::movers::Movers;
 use super::{Resident, Role, Workload};
 
 /// The order in which pods move: first the pods that others need, last the pods that have a number of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, VariantArray)]
 pub enum Wave {
     /// The coordinator's own pod: the coordinator then uses the new network before other pods do.
     Coordinator,
@@ -28,16 +30,7 @@ pub enum Wave {
 
 impl Wave {
     /// Every wave, in order.
-    pub const ALL: [Self; 8] = [
-        Self::Coordinator,
-        Self::NameServers,
-        Self::Admission,
-        Self::DaemonSets,
-        Self::Stateless,
-        Self::Stateful,
-        Self::Jobs,
-        Self::Bare,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// Whether its pods are evicted. The user moves the other pods: no data is lost, and no budget is used.
     pub fn is_evicted(self, delete_bare_pods: bool) -> bool {

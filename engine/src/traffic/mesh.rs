@@ -222,7 +222,7 @@ mod tests {
             for endpoint in &endpoints {
                 let sends = pairs.iter().filter(|pair| pair.source == endpoint.uid).count();
                 prop_assert!(sends <= 3);
-                for class in PathClass::ALL {
+                for class in PathClass::ALL.iter().copied() {
                     let from = pairs.iter()
                         .filter(|pair| pair.target == endpoint.uid && pair.class == class).count();
                     prop_assert!(from <= MAX_SENDERS);

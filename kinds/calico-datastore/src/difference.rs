@@ -1,7 +1,9 @@
 //! Intended differences between this conversion and Calico's own.
 
+use strum::VariantArray;
+
 /// One difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, VariantArray)]
 pub enum Difference {
     /// `/calico/ipam/v2/config` is copied.
     IpamConfig,
@@ -43,26 +45,7 @@ pub enum Difference {
 
 impl Difference {
     /// All differences.
-    pub const ALL: [Self; 18] = [
-        Self::IpamConfig,
-        Self::UnparsableValue,
-        Self::UnreadableKey,
-        Self::GlobalAsNumber,
-        Self::NodeValue,
-        Self::TunnelAddress,
-        Self::NodeMesh,
-        Self::PeerAsNumber,
-        Self::DurationOnce,
-        Self::DurationRange,
-        Self::MarkMask,
-        Self::FelixAction,
-        Self::XdpName,
-        Self::WorkloadPorts,
-        Self::PortNumber,
-        Self::LateFailure,
-        Self::Namespace,
-        Self::Crash,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The difference and its reason.
     pub fn reason(self) -> &'static str {

@@ -1,5 +1,7 @@
 //! Names of values in the reports, as Calico's own tool writes them: v2 by key, v3 by kind and name.
 
+use strum::IntoStaticStr;
+
 use std::fmt;
 
 /// A value of the v2 store.
@@ -91,21 +93,24 @@ impl fmt::Display for V2Key {
 }
 
 /// Kind of an object in the v3 store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
 pub enum ObjectKind {
     /// Settings of Felix, for all nodes or for one.
     FelixConfiguration,
     /// Identity and version of the cluster, and the flag that keeps v3 closed.
     ClusterInformation,
     /// Settings of BGP.
+    #[strum(serialize = "BGPConfiguration")]
     BgpConfiguration,
     /// A node.
     Node,
     /// A BGP peer of all nodes or of one.
+    #[strum(serialize = "BGPPeer")]
     BgpPeer,
     /// An interface of a host.
     HostEndpoint,
     /// A pool of addresses.
+    #[strum(serialize = "IPPool")]
     IpPool,
     /// A policy.
     GlobalNetworkPolicy,
@@ -114,52 +119,49 @@ pub enum ObjectKind {
     /// An interface of a workload.
     WorkloadEndpoint,
     /// Settings of the IPAM.
+    #[strum(serialize = "IPAMConfig")]
     IpamConfig,
     /// A block of addresses.
+    #[strum(serialize = "IPAMBlock")]
     IpamBlock,
     /// Affinity of a block for a host.
     BlockAffinity,
     /// Addresses that are released together.
+    #[strum(serialize = "IPAMHandle")]
     IpamHandle,
 }
 
 impl ObjectKind {
-    /// Name of the kind, and its plural in keys; `None` for the IPAM, whose keys are not resources.
-    fn resource(self) -> Option<(&'static str, &'static str)> {
+    /// The plural of the kind in keys; `None` for the IPAM, whose keys are not resources.
+    fn plural(self) -> Option<&'static str> {
         Some(match self {
-            Self::FelixConfiguration => ("FelixConfiguration", "felixconfigurations"),
-            Self::ClusterInformation => ("ClusterInformation", "clusterinformations"),
-            Self::BgpConfiguration => ("BGPConfiguration", "bgpconfigurations"),
-            Self::Node => ("Node", "nodes"),
-            Self::BgpPeer => ("BGPPeer", "bgppeers"),
-            Self::HostEndpoint => ("HostEndpoint", "hostendpoints"),
-            Self::IpPool => ("IPPool", "ippools"),
-            Self::GlobalNetworkPolicy => ("GlobalNetworkPolicy", "globalnetworkpolicies"),
-            Self::Profile => ("Profile", "profiles"),
-            Self::WorkloadEndpoint => ("WorkloadEndpoint", "workloadendpoints"),
+            Self::FelixConfiguration => "felixconfigurations",
+            Self::ClusterInformation => "clusterinformations",
+            Self::BgpConfiguration => "bgpconfigurations",
+            Self::Node => "nodes",
+            Self::BgpPeer => "bgppeers",
+            Self::HostEndpoint => "hostendpoints",
+            Self::IpPool => "ippools",
+            Self::GlobalNetworkPolicy => "globalnetworkpolicies",
+            Self::Profile => "profiles",
+            Self::WorkloadEndpoint => "workloadendpoints",
             Self::IpamConfig | Self::IpamBlock | Self::BlockAffinity | Self::IpamHandle => return None,
         })
     }
 
     /// Whether the kind is a resource with `metadata`, which gets a `uid` and a `creationTimestamp` when it is written.
     pub fn has_metadata(self) -> bool {
-        self.resource().is_some()
+        self.plural().is_some()
     }
 
     /// Name of the kind, such as `GlobalNetworkPolicy`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::IpamConfig => "IPAMConfig",
-            Self::IpamBlock => "IPAMBlock",
-            Self::BlockAffinity => "BlockAffinity",
-            Self::IpamHandle => "IPAMHandle",
-            kind => kind.resource().map_or_else(Default::default, |(name, _)| name),
-        }
+        self.into()
     }
 
     /// Parent key of the objects of the kind; empty for the IPAM.
     pub(super) fn directory(self) -> String {
-        self.resource().map_or_else(String::new, |(_, plural)| {
+        self.plural().map_or_else(String::new, |plural| {
             format!("/calico/resources/v3/projectcalico.org/{plural}")
         })
     }

@@ -4,10 +4,11 @@ use engine::decision::{Decision, Direction, Wait, WaitReason};
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// `Stage` is a stage of the migration. Possible values: `Label`: the ConfigMap gets or loses its label. `Hold`: the label stays,
 /// and the migration can be rolled back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, IntoStaticStr)]
 pub enum Stage {
     /// The ConfigMap gets its label, or loses it in a rollback.
     Label,
@@ -18,15 +19,12 @@ pub enum Stage {
 impl Stage {
     /// The stage as written in the API.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Label => "Label",
-            Self::Hold => "Hold",
-        }
+        self.into()
     }
 }
 
 /// A step. The done-check of each is the field of [`View`] that it changes, and the undo of one is the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 pub enum Step {
     /// Set the label. Done if [`View::is_labelled`]. Undo: [`Step::RemoveLabel`].
     SetLabel,
@@ -39,11 +37,7 @@ pub enum Step {
 impl Step {
     /// The name of the step.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::SetLabel => "SetLabel",
-            Self::RemoveLabel => "RemoveLabel",
-            Self::Complete => "Complete",
-        }
+        self.into()
     }
 }
 

@@ -1,9 +1,11 @@
 //! Names of the prerequisites.
 
+use strum::{IntoStaticStr, VariantArray};
+
 use engine::check::{Check, Verdict};
 
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
 pub enum CheckName {
     /// The admission policies that restrict the coordinator and the agents are installed and bound.
     AdmissionPolicies,
@@ -85,89 +87,11 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 38] = [
-        Self::AdmissionPolicies,
-        Self::AddonManager,
-        Self::AgentMissing,
-        Self::BarePods,
-        Self::BridgeNetfilter,
-        Self::CalicoManifests,
-        Self::Canal,
-        Self::Capacity,
-        Self::ConflistMalformed,
-        Self::DirectRouting,
-        Self::DisruptionBudgets,
-        Self::EmptyDir,
-        Self::FlannelBackend,
-        Self::FlannelDaemonSet,
-        Self::FlannelSubnetManager,
-        Self::FlannelVersion,
-        Self::GracePeriods,
-        Self::HostChecks,
-        Self::IpamBlocks,
-        Self::IpPool,
-        Self::LegacyPods,
-        Self::MalformedObjects,
-        Self::MaxUnavailable,
-        Self::MigrationController,
-        Self::NetworkConfiguration,
-        Self::NetworkConfigurationMatchesDevice,
-        Self::NodeAnnotations,
-        Self::NodeLabels,
-        Self::OperatingSystem,
-        Self::Permissions,
-        Self::PodCidr,
-        Self::PublicAddress,
-        Self::Reconciler,
-        Self::ReversePathFilter,
-        Self::SchedulableNodes,
-        Self::StaticPods,
-        Self::SubnetEnvironment,
-        Self::Webhooks,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AdmissionPolicies => "AdmissionPolicies",
-            Self::AddonManager => "AddonManager",
-            Self::AgentMissing => "AgentMissing",
-            Self::BarePods => "BarePods",
-            Self::BridgeNetfilter => "BridgeNetfilter",
-            Self::CalicoManifests => "CalicoManifests",
-            Self::Canal => "Canal",
-            Self::Capacity => "Capacity",
-            Self::ConflistMalformed => "ConflistMalformed",
-            Self::DirectRouting => "DirectRouting",
-            Self::DisruptionBudgets => "DisruptionBudgets",
-            Self::EmptyDir => "EmptyDir",
-            Self::FlannelBackend => "FlannelBackend",
-            Self::FlannelDaemonSet => "FlannelDaemonSet",
-            Self::FlannelSubnetManager => "FlannelSubnetManager",
-            Self::FlannelVersion => "FlannelVersion",
-            Self::GracePeriods => "GracePeriods",
-            Self::HostChecks => "HostChecks",
-            Self::IpamBlocks => "IpamBlocks",
-            Self::IpPool => "IpPool",
-            Self::LegacyPods => "LegacyPods",
-            Self::MalformedObjects => "MalformedObjects",
-            Self::MaxUnavailable => "MaxUnavailable",
-            Self::MigrationController => "MigrationController",
-            Self::NetworkConfiguration => "NetworkConfiguration",
-            Self::NetworkConfigurationMatchesDevice => "NetworkConfigurationMatchesDevice",
-            Self::NodeAnnotations => "NodeAnnotations",
-            Self::NodeLabels => "NodeLabels",
-            Self::OperatingSystem => "OperatingSystem",
-            Self::Permissions => "Permissions",
-            Self::PodCidr => "PodCidr",
-            Self::PublicAddress => "PublicAddress",
-            Self::Reconciler => "Reconciler",
-            Self::ReversePathFilter => "ReversePathFilter",
-            Self::SchedulableNodes => "SchedulableNodes",
-            Self::StaticPods => "StaticPods",
-            Self::SubnetEnvironment => "SubnetEnvironment",
-            Self::Webhooks => "Webhooks",
-        }
+        self.into()
     }
 
     /// A check of this name that did not pass.
@@ -180,11 +104,5 @@ impl CheckName {
         fix: impl Into<String>,
     ) -> Check {
         Check::not_pass(self.as_str(), verdict, object, found, needed, fix)
-    }
-}
-
-impl From<CheckName> for &'static str {
-    fn from(name: CheckName) -> Self {
-        name.as_str()
     }
 }

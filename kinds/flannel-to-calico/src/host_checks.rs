@@ -1,5 +1,7 @@
 //! Checks of the agent on its own host, with the value found, the value needed and the fix.
 
+use strum::{EnumString, IntoStaticStr, VariantArray};
+
 use std::path::Path;
 
 use super::facts::HostFacts;
@@ -11,7 +13,9 @@ use engine::words::lines;
 mod flannel;
 
 /// Name of a check of an agent: a metric label and an anchor in the runbook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EnumString, IntoStaticStr, VariantArray,
+)]
 pub enum HostCheck {
     /// The host could be read completely.
     HostReadable,
@@ -43,44 +47,16 @@ pub enum HostCheck {
 
 impl HostCheck {
     /// Every check.
-    pub const ALL: [Self; 13] = [
-        Self::HostReadable,
-        Self::CniConfiguration,
-        Self::SubnetEnvironment,
-        Self::FlannelProcess,
-        Self::FlannelDevice,
-        Self::FlannelBridge,
-        Self::DirectRouting,
-        Self::ReversePathFilter,
-        Self::BridgeNetfilter,
-        Self::HostAddress,
-        Self::CalicoDevice,
-        Self::Leftovers,
-        Self::Journal,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name of the check in status and metrics.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::HostReadable => "HostReadable",
-            Self::CniConfiguration => "CniConfiguration",
-            Self::SubnetEnvironment => "SubnetEnvironment",
-            Self::FlannelProcess => "FlannelProcess",
-            Self::FlannelDevice => "FlannelDevice",
-            Self::FlannelBridge => "FlannelBridge",
-            Self::DirectRouting => "DirectRouting",
-            Self::ReversePathFilter => "ReversePathFilter",
-            Self::BridgeNetfilter => "BridgeNetfilter",
-            Self::HostAddress => "HostAddress",
-            Self::CalicoDevice => "CalicoDevice",
-            Self::Leftovers => "Leftovers",
-            Self::Journal => "Journal",
-        }
+        self.into()
     }
 
     /// Reads [`HostCheck::as_str`].
     pub fn read(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|check| check.as_str() == text)
+        text.parse().ok()
     }
 }
 

@@ -16,6 +16,7 @@ pub use in_place::{restart, upkeep};
 use jiff::{SignedDuration, Timestamp};
 pub use label::{LabelDrift, drift};
 pub use release::{is_unchanged, release_reason};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 pub use view::{AgentReport, NodeView};
 
 use super::import::ImportedAddress;
@@ -107,7 +108,9 @@ pub struct Policy {
 }
 
 /// The stage of a node that is being migrated. Ordered. The name is a metric label, an Event reason and a line of the report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EnumString, IntoStaticStr, VariantArray,
+)]
 pub enum Stage {
     /// The node is cordoned.
     Cordon,
@@ -145,45 +148,11 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage, in order.
-    pub const ALL: [Self; 16] = [
-        Self::Cordon,
-        Self::Drain,
-        Self::StopFlannel,
-        Self::HoldNewPods,
-        Self::DrainDaemonSets,
-        Self::Detach,
-        Self::Import,
-        Self::Swap,
-        Self::StartCalico,
-        Self::Attach,
-        Self::Probe,
-        Self::Uncordon,
-        Self::StopCalico,
-        Self::PutBack,
-        Self::StartFlannel,
-        Self::Return,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name of the stage in status, metrics and reports.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Cordon => "Cordon",
-            Self::Drain => "Drain",
-            Self::StopFlannel => "StopFlannel",
-            Self::HoldNewPods => "HoldNewPods",
-            Self::DrainDaemonSets => "DrainDaemonSets",
-            Self::Detach => "Detach",
-            Self::Import => "Import",
-            Self::Swap => "Swap",
-            Self::StartCalico => "StartCalico",
-            Self::Attach => "Attach",
-            Self::Probe => "Probe",
-            Self::Uncordon => "Uncordon",
-            Self::StopCalico => "StopCalico",
-            Self::PutBack => "PutBack",
-            Self::StartFlannel => "StartFlannel",
-            Self::Return => "Return",
-        }
+        self.into()
     }
 
     /// Whether pods are evicted in this stage: then the time limit of a drain applies.
@@ -203,12 +172,12 @@ impl Stage {
 
     /// Reads [`Stage::as_str`].
     pub fn read(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|stage| stage.as_str() == text)
+        text.parse().ok()
     }
 }
 
 /// One change by the coordinator for a node. Each step is idempotent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, IntoStaticStr)]
 pub enum NodeStep {
     /// Set `unschedulable`, with replumb's annotation in the same write.
     Cordon,
@@ -236,12 +205,9 @@ impl NodeStep {
     /// The name of the step. One of a fixed set, without names of objects.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Cordon => "Cordon",
-            Self::Evict(_) => "Evict",
             Self::Label("none") => "LabelNone",
             Self::Label("calico") => "LabelCalico",
             Self::Label("flannel") => "LabelFlannel",
-            Self::Label(_) => "Label",
             Self::Goal(Goal::Hold) => "GoalHold",
             Self::Goal(Goal::Held) => "GoalHeld",
             Self::Goal(Goal::Swapped) => "GoalSwapped",
@@ -249,12 +215,7 @@ impl NodeStep {
             Self::Goal(Goal::Detached) => "GoalDetached",
             Self::Goal(Goal::Calico) => "GoalCalico",
             Self::Goal(Goal::Flannel) => "GoalFlannel",
-            Self::Import(_) => "Import",
-            Self::Release(_) => "Release",
-            Self::CreateProbePod => "CreateProbePod",
-            Self::Uncordon => "Uncordon",
-            Self::Complete => "Complete",
-            Self::Return => "Return",
+            step => step.into(),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
+use strum::IntoStaticStr;
 
 use super::settings::Settings;
 use calico::API_VERSION;
@@ -141,7 +142,8 @@ fn differing(spec: &Value, wanted: Map<String, Value>) -> Map<String, Value> {
 }
 
 /// State of the claim of a node on a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum ClaimState {
     /// The claim is announced: the block is written next.
     Pending,
@@ -151,10 +153,7 @@ pub enum ClaimState {
 
 impl ClaimState {
     fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Confirmed => "confirmed",
-        }
+        self.into()
     }
 }
 

@@ -5,6 +5,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 /// `Phase` is the state of a host between flannel and Calico. The agent derives it from the host at each observation. Possible
 /// values: `Flannel`: new pods get addresses from flannel. `Held`: flannel's devices are on the host, and new pods get no
@@ -12,7 +13,21 @@ use serde::{Deserialize, Serialize};
 /// and new pods get no address. `Mixed` (strategy `InPlace`): new pods get addresses from Calico, and pods or leftovers of
 /// flannel are on the host. `Detached`: nothing of flannel carries packets. `Calico`: new pods get addresses from Calico, and
 /// nothing of flannel is on the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+    VariantArray,
+)]
 pub enum Phase {
     /// The flannel network is on the host, and new pods get addresses from it.
     Flannel,
@@ -34,14 +49,7 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase, in order.
-    pub const ALL: [Self; 6] = [
-        Self::Flannel,
-        Self::Held,
-        Self::Swapped,
-        Self::Mixed,
-        Self::Detached,
-        Self::Calico,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// Whether a host in this phase has reached `wanted`. On a host without flannel pods, the swap removes all of flannel: the
     /// host is then in phase `Detached`, which does not reach `Mixed`, because Calico's conflist does not exist yet.
@@ -51,14 +59,7 @@ impl Phase {
 
     /// The name of the phase in status and metrics.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Flannel => "Flannel",
-            Self::Held => "Held",
-            Self::Swapped => "Swapped",
-            Self::Mixed => "Mixed",
-            Self::Detached => "Detached",
-            Self::Calico => "Calico",
-        }
+        self.into()
     }
 }
 

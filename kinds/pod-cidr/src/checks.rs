@@ -16,6 +16,8 @@ mod pools;
 mod room;
 mod workloads;
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::datastore::DatastoreFacts;
 use super::facts::ClusterFacts;
 use super::settings::{Mode, Settings};
@@ -40,7 +42,7 @@ pub struct CheckPolicy {
 }
 
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
 pub enum CheckName {
     /// Addresses of the old range that are in use by other holders than running pods.
     AddressesStillAllocated,
@@ -98,65 +100,11 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 26] = [
-        Self::AddressesStillAllocated,
-        Self::AdmissionPolicies,
-        Self::AgentMissing,
-        Self::BarePods,
-        Self::CalicoNodes,
-        Self::Configuration,
-        Self::ControllerManager,
-        Self::DatastoreAccess,
-        Self::DisruptionBudgets,
-        Self::EmptyDir,
-        Self::InsufficientAddresses,
-        Self::Ipam,
-        Self::MalformedObjects,
-        Self::Mode,
-        Self::NameServers,
-        Self::NewPool,
-        Self::OldPool,
-        Self::Permissions,
-        Self::Pins,
-        Self::PoolOwner,
-        Self::Ranges,
-        Self::SchedulableNodes,
-        Self::StaticPods,
-        Self::TrafficGate,
-        Self::Webhooks,
-        Self::Workloads,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name as written in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AddressesStillAllocated => "AddressesStillAllocated",
-            Self::AdmissionPolicies => "AdmissionPolicies",
-            Self::AgentMissing => "AgentMissing",
-            Self::BarePods => "BarePods",
-            Self::CalicoNodes => "CalicoNodes",
-            Self::Configuration => "Configuration",
-            Self::ControllerManager => "ControllerManager",
-            Self::DatastoreAccess => "DatastoreAccess",
-            Self::DisruptionBudgets => "DisruptionBudgets",
-            Self::EmptyDir => "EmptyDir",
-            Self::InsufficientAddresses => "InsufficientAddresses",
-            Self::Ipam => "Ipam",
-            Self::MalformedObjects => "MalformedObjects",
-            Self::Mode => "Mode",
-            Self::NameServers => "NameServers",
-            Self::NewPool => "NewPool",
-            Self::OldPool => "OldPool",
-            Self::Permissions => "Permissions",
-            Self::Pins => "Pins",
-            Self::PoolOwner => "PoolOwner",
-            Self::Ranges => "Ranges",
-            Self::SchedulableNodes => "SchedulableNodes",
-            Self::StaticPods => "StaticPods",
-            Self::TrafficGate => "TrafficGate",
-            Self::Webhooks => "Webhooks",
-            Self::Workloads => "Workloads",
-        }
+        self.into()
     }
 
     /// A check of this name that did not pass.
@@ -169,12 +117,6 @@ impl CheckName {
         fix: impl Into<String>,
     ) -> Check {
         Check::not_pass(self.as_str(), verdict, object, found, needed, fix)
-    }
-}
-
-impl From<CheckName> for &'static str {
-    fn from(name: CheckName) -> Self {
-        name.as_str()
     }
 }
 

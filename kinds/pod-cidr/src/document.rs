@@ -189,7 +189,7 @@ fn moving(
              below, and it is uncordoned once its agent finds no route to a pod of the old range",
         )),
     };
-    let waves = Wave::ALL.into_iter().map(|wave| {
+    let waves = Wave::ALL.iter().copied().map(|wave| {
         let (verb, how) = match wave {
             Wave::Jobs => ("wait for", "not evicted, they run to completion"),
             Wave::Bare if !options.delete_bare_pods => (

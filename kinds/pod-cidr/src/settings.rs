@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use super::datastore::{Datastore, in_kubernetes};
 use engine::sourced::Sourced;
@@ -18,13 +19,15 @@ pub enum Mode {
 }
 
 /// `Family` is an address family. If set, both ranges must be of this family. Possible values: `IPv4`, `IPv6`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, IntoStaticStr)]
 pub enum Family {
     /// IPv4.
     #[serde(rename = "IPv4")]
+    #[strum(serialize = "IPv4")]
     Ipv4,
     /// IPv6.
     #[serde(rename = "IPv6")]
+    #[strum(serialize = "IPv6")]
     Ipv6,
 }
 
@@ -39,10 +42,7 @@ impl Family {
 
     /// The family as written in the API.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ipv4 => "IPv4",
-            Self::Ipv6 => "IPv6",
-        }
+        self.into()
     }
 }
 

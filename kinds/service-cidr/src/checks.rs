@@ -9,6 +9,8 @@ mod quotas;
 mod ranges;
 mod services;
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::facts::ClusterFacts;
 use super::settings::Settings;
 use engine::check::{Check, Permission, Verdict, access, policies};
@@ -35,7 +37,7 @@ pub struct CheckPolicy {
 }
 
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
 pub enum CheckName {
     /// The admission policies that restrict coordinator and agents are installed and bound.
     AdmissionPolicies,
@@ -83,55 +85,11 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 21] = [
-        Self::AdmissionPolicies,
-        Self::AgentMissing,
-        Self::ApiServerFlags,
-        Self::ApiVersion,
-        Self::BarePods,
-        Self::DisruptionBudgets,
-        Self::EmptyDir,
-        Self::HardcodedAddresses,
-        Self::InsufficientAddresses,
-        Self::KubeProxy,
-        Self::LoadBalancers,
-        Self::MalformedObjects,
-        Self::NameServers,
-        Self::OwnPath,
-        Self::Permissions,
-        Self::PodsTold,
-        Self::Quotas,
-        Self::Ranges,
-        Self::Services,
-        Self::StaticPods,
-        Self::TrafficGate,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name as written in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AdmissionPolicies => "AdmissionPolicies",
-            Self::AgentMissing => "AgentMissing",
-            Self::ApiServerFlags => "ApiServerFlags",
-            Self::ApiVersion => "ApiVersion",
-            Self::BarePods => "BarePods",
-            Self::DisruptionBudgets => "DisruptionBudgets",
-            Self::EmptyDir => "EmptyDir",
-            Self::HardcodedAddresses => "HardcodedAddresses",
-            Self::InsufficientAddresses => "InsufficientAddresses",
-            Self::KubeProxy => "KubeProxy",
-            Self::LoadBalancers => "LoadBalancers",
-            Self::MalformedObjects => "MalformedObjects",
-            Self::NameServers => "NameServers",
-            Self::OwnPath => "OwnPath",
-            Self::Permissions => "Permissions",
-            Self::PodsTold => "PodsTold",
-            Self::Quotas => "Quotas",
-            Self::Ranges => "Ranges",
-            Self::Services => "Services",
-            Self::StaticPods => "StaticPods",
-            Self::TrafficGate => "TrafficGate",
-        }
+        self.into()
     }
 
     /// A check of this name that did not pass.
@@ -144,12 +102,6 @@ impl CheckName {
         fix: impl Into<String>,
     ) -> Check {
         Check::not_pass(self.as_str(), verdict, object, found, needed, fix)
-    }
-}
-
-impl From<CheckName> for &'static str {
-    fn from(name: CheckName) -> Self {
-        name.as_str()
     }
 }
 

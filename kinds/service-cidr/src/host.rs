@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 pub use select::{IPVS_LINK, in_target};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use strum::IntoStaticStr;
 
 use engine::drain::Pod;
 use engine::found::Found;
@@ -165,27 +166,35 @@ impl Display for ServicePort {
 }
 
 /// `ProxyMode` is the mode of kube-proxy. Possible values: `iptables`, `nftables`, `ipvs`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum ProxyMode {
     /// Chains of iptables, in either backend.
-    #[serde(rename = "iptables")]
     Iptables,
     /// A table of nftables.
-    #[serde(rename = "nftables")]
     Nftables,
     /// Virtual servers of the kernel.
-    #[serde(rename = "ipvs")]
     Ipvs,
 }
 
 impl ProxyMode {
     /// The mode as written in kube-proxy's configuration.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Iptables => "iptables",
-            Self::Nftables => "nftables",
-            Self::Ipvs => "ipvs",
-        }
+        self.into()
     }
 }
 

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use strum::IntoStaticStr;
 
 pub use bridge::bridges;
 pub use family::family;
@@ -97,7 +98,7 @@ pub struct BridgeFacts {
 /// `BridgePolicy` is the `externalTrafficPolicy` of a bridge. Possible values: `Local`: kube-proxy on all nodes recognizes
 /// connections of pods, and forwards them with their source address. `Cluster`: kube-proxy on a node does not, and connections
 /// have the address of their node as source.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, IntoStaticStr)]
 pub enum BridgePolicy {
     /// kube-proxy on all nodes recognizes connections of pods, and forwards them with their source address.
     Local,
@@ -109,10 +110,7 @@ pub enum BridgePolicy {
 impl BridgePolicy {
     /// The policy as written in the API.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Local => "Local",
-            Self::Cluster => "Cluster",
-        }
+        self.into()
     }
 }
 

@@ -1,7 +1,10 @@
 //! The two addresses of a Service that changes its address.
 
+use strum::{EnumCount, IntoStaticStr};
+
 /// One of the two addresses of a Service; with several address families, one of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EnumCount, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Side {
     /// The address before this migration.
     Old,
@@ -11,7 +14,7 @@ pub enum Side {
 
 impl Side {
     /// Both sides.
-    pub const ALL: [Self; 2] = [Self::Old, Self::New];
+    pub const ALL: [Self; Self::COUNT] = [Self::Old, Self::New];
 
     /// The other side.
     #[must_use]
@@ -24,10 +27,7 @@ impl Side {
 
     /// The side as written in names and labels.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Old => "old",
-            Self::New => "new",
-        }
+        self.into()
     }
 }
 

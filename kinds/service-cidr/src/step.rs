@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 use super::exchange;
 use super::range_name::is_cover;
@@ -12,7 +13,21 @@ use engine::evict::PodName;
 
 /// `Stage` is the stage of a change of the Service range. Stages are ordered. The name is also a metric label and the reason of
 /// an Event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+    VariantArray,
+)]
 pub enum Stage {
     /// The target range becomes available.
     Range,
@@ -38,33 +53,11 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage, in order.
-    pub const ALL: [Self; 10] = [
-        Self::Range,
-        Self::ControlPlane,
-        Self::Exchange,
-        Self::Close,
-        Self::FollowUp,
-        Self::Restart,
-        Self::Soak,
-        Self::Release,
-        Self::Default,
-        Self::CleanUp,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The stage as written in status, metrics and reports.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Range => "Range",
-            Self::ControlPlane => "ControlPlane",
-            Self::Exchange => "Exchange",
-            Self::Close => "Close",
-            Self::FollowUp => "FollowUp",
-            Self::Restart => "Restart",
-            Self::Soak => "Soak",
-            Self::Release => "Release",
-            Self::Default => "Default",
-            Self::CleanUp => "CleanUp",
-        }
+        self.into()
     }
 }
 
@@ -78,7 +71,7 @@ pub enum Missing {
 }
 
 /// One idempotent change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, IntoStaticStr)]
 pub enum Step {
     /// Create this `ServiceCIDR`.
     CreateRange(String, Vec<IpNet>),
@@ -97,13 +90,9 @@ impl Step {
     pub fn name(&self) -> &'static str {
         match self {
             Self::CreateRange(name, _) if is_cover(name) => "CreateCover",
-            Self::CreateRange(..) => "CreateRange",
             Self::DeleteRange(name) if name == DEFAULT => "DeleteDefaultRange",
             Self::DeleteRange(name) if is_cover(name) => "DeleteCover",
-            Self::DeleteRange(_) => "DeleteRange",
-            Self::Exchange(_) => "Exchange",
-            Self::Evict(_) => "Evict",
-            Self::Complete => "Complete",
+            step => step.into(),
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The two versions of Calico, and the version that an object of the cluster has.
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// A version of Calico, and so one of both stores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Calico {
     /// v2, which works with etcd v2.
     V2,
@@ -14,10 +16,7 @@ pub enum Calico {
 impl Calico {
     /// Name of the version in messages.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::V2 => "v2",
-            Self::V3 => "v3",
-        }
+        self.into()
     }
 }
 

@@ -5,6 +5,8 @@ mod cluster;
 mod controllers;
 mod stores;
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::facts::ClusterFacts;
 use super::settings::Settings;
 use engine::check::{Check, Permission, Verdict, access, policies};
@@ -19,7 +21,7 @@ pub struct CheckPolicy {
 }
 
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
 pub enum CheckName {
     /// The admission policies for coordinator and agents are installed and bound.
     AdmissionPolicies,
@@ -59,47 +61,11 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 17] = [
-        Self::AdmissionPolicies,
-        Self::CalicoNode,
-        Self::KubeControllers,
-        Self::DatastoreAccess,
-        Self::DatastoreConversion,
-        Self::DatastoreState,
-        Self::DatastoreOwners,
-        Self::MalformedObjects,
-        Self::Manifest,
-        Self::ManifestObjects,
-        Self::NodesReady,
-        Self::PauseLimit,
-        Self::Permissions,
-        Self::PendingPods,
-        Self::TrafficGate,
-        Self::Versions,
-        Self::Webhooks,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AdmissionPolicies => "AdmissionPolicies",
-            Self::CalicoNode => "CalicoNode",
-            Self::KubeControllers => "KubeControllers",
-            Self::DatastoreAccess => "DatastoreAccess",
-            Self::DatastoreConversion => "DatastoreConversion",
-            Self::DatastoreState => "DatastoreState",
-            Self::DatastoreOwners => "DatastoreOwners",
-            Self::MalformedObjects => "MalformedObjects",
-            Self::Manifest => "Manifest",
-            Self::ManifestObjects => "ManifestObjects",
-            Self::NodesReady => "NodesReady",
-            Self::PauseLimit => "PauseLimit",
-            Self::Permissions => "Permissions",
-            Self::PendingPods => "PendingPods",
-            Self::TrafficGate => "TrafficGate",
-            Self::Versions => "Versions",
-            Self::Webhooks => "Webhooks",
-        }
+        self.into()
     }
 
     /// A check of this name that did not pass.
@@ -116,12 +82,6 @@ impl CheckName {
 
     fn pass(self, object: impl Into<String>, found: impl Into<String>) -> Check {
         Check::pass(self.as_str(), object, found)
-    }
-}
-
-impl From<CheckName> for &'static str {
-    fn from(name: CheckName) -> Self {
-        name.as_str()
     }
 }
 

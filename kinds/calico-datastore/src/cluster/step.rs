@@ -2,13 +2,28 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 use super::calico::Calico;
 use engine::evict::PodName;
 
 /// `Stage` is the stage of an upgrade of Calico's datastore. Forward, the stages have this order. A rollback starts with `Open`,
 /// which lets Calico work with v2 again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+    VariantArray,
+)]
 pub enum Stage {
     /// Both datastores are backed up, and calico-kube-controllers is stopped.
     Prepare,
@@ -26,30 +41,16 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage, in order.
-    pub const ALL: [Self; 6] = [
-        Self::Prepare,
-        Self::Convert,
-        Self::Nodes,
-        Self::Controllers,
-        Self::Open,
-        Self::CleanUp,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The stage in status, metrics and reports.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Prepare => "Prepare",
-            Self::Convert => "Convert",
-            Self::Nodes => "Nodes",
-            Self::Controllers => "Controllers",
-            Self::Open => "Open",
-            Self::CleanUp => "CleanUp",
-        }
+        self.into()
     }
 }
 
 /// Work on the stores. Each takes longer than a pass, continues where it stopped, and is done by one process at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 pub enum StoreWork {
     /// Pauses Calico, converts all data, and verifies it.
     Convert,
@@ -59,6 +60,7 @@ pub enum StoreWork {
     Complete,
     /// Opens v2 again. When a calico-node of v3 may run, v3 keeps its data and stays closed: a calico-node of v3 opens an empty
     /// v3.
+    #[strum(serialize = "TakeBack")]
     Abort {
         /// Whether a calico-node of v3 may run.
         nodes_of_v3: bool,
@@ -76,17 +78,19 @@ impl StoreWork {
 }
 
 /// One idempotent change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, IntoStaticStr)]
 pub enum Step {
     /// Back up both stores.
     BackUp,
     /// Scale calico-kube-controllers to zero, so that it does not write to a store during the conversion.
     StopControllers,
     /// Start this work on the stores.
+    #[strum(transparent)]
     Work(StoreWork),
     /// Stop the work on the stores: it has the wrong direction.
     StopWork,
     /// Record that the migration rolls back from now on, and the reason. Start at once when Calico is paused.
+    #[strum(serialize = "TurnBack")]
     RollBack(String),
     /// Write the data of this version to the `ConfigMap`.
     WriteConfiguration(Calico),
@@ -105,21 +109,6 @@ pub enum Step {
 impl Step {
     /// Name of the step, without names of objects.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::BackUp => "BackUp",
-            Self::StopControllers => "StopControllers",
-            Self::Work(StoreWork::Convert) => "Convert",
-            Self::Work(StoreWork::AnnounceNodes) => "AnnounceNodes",
-            Self::Work(StoreWork::Complete) => "Complete",
-            Self::Work(StoreWork::Abort { .. }) => "TakeBack",
-            Self::StopWork => "StopWork",
-            Self::RollBack(_) => "TurnBack",
-            Self::WriteConfiguration(_) => "WriteConfiguration",
-            Self::WriteDaemonSet(_) => "WriteDaemonSet",
-            Self::Restart(_) => "Restart",
-            Self::WriteControllers(_) => "WriteControllers",
-            Self::WriteStrategy(_) => "WriteStrategy",
-            Self::Finish => "Finish",
-        }
+        self.into()
     }
 }

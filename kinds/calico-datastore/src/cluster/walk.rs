@@ -625,7 +625,7 @@ fn an_unreachable_store_waits_and_a_foreign_change_halts() {
         }
     });
     assert_eq!(back.decision, Decision::Run(Step::WriteDaemonSet(Calico::V2)));
-    for phase in Phase::ALL {
+    for phase in Phase::ALL.iter().copied() {
         let open = decided(|view, _| {
             if let Ok(stores) = &mut view.stores {
                 stores.phase = Some(phase);

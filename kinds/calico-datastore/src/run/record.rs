@@ -1,15 +1,16 @@
 //! The record of a conversion, in etcd v3 beside Calico's own keys.
 
-use std::fmt;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use strum::{Display, VariantArray};
 
 /// Prefix of all keys of replumb in etcd v3. Not below `/calico/`, which belongs to Calico and has to be empty before.
 pub const PREFIX: &str = "/replumb/calico-datastore/";
 
 /// Phase of a conversion: the state that is certain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Display, VariantArray,
+)]
 pub enum Phase {
     /// The conversion is announced. v2 may be paused.
     Pausing,
@@ -33,23 +34,7 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase, in order.
-    pub const ALL: [Self; 9] = [
-        Self::Pausing,
-        Self::Paused,
-        Self::Writing,
-        Self::Written,
-        Self::Verified,
-        Self::Completing,
-        Self::Completed,
-        Self::Aborting,
-        Self::Aborted,
-    ];
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, formatter)
-    }
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 }
 
 /// The snapshot of v2 that is converted.

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use ipnet::Ipv6Net;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantNames};
 
 use super::BRIDGE;
 use crate::facts::{FirewallBackend, FirewallObject, HostFacts};
 
 /// `HostStep` is one change to a host. Each step is idempotent; [`HostStep::is_done`] checks whether it is done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, IntoStaticStr, VariantNames)]
 #[serde(rename_all = "camelCase")]
 pub enum HostStep {
     /// Move `subnet.env` to the backup directory of the agent. flannel's CNI plugin then rejects new pods, the kubelet retries,
@@ -112,35 +113,7 @@ pub enum Undo {
 impl HostStep {
     /// The name of the step in status, metrics and the journal. One of a fixed set, without names of objects.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::WithdrawSubnetEnvironment => "WithdrawSubnetEnvironment",
-            Self::DeleteVxlanDevice(_) => "DeleteVxlanDevice",
-            Self::DeleteBridge => "DeleteBridge",
-            Self::DeleteFirewallObject(_) => "DeleteFirewallObject",
-            Self::RouteLegacyPods(_) => "RouteLegacyPods",
-            Self::AnswerForPods => "AnswerForPods",
-            Self::AnswerForAddresses(_) => "AnswerForAddresses",
-            Self::RouteSubnets { .. } => "RouteSubnets",
-            Self::RenameVxlanDevice { .. } => "RenameVxlanDevice",
-            Self::ForgetLegacyPod(_) => "ForgetLegacyPod",
-            Self::RemoveLeases => "RemoveLeases",
-            Self::RemoveConflist(_) => "RemoveConflist",
-            Self::RestoreConflist(_) => "RestoreConflist",
-            Self::RemoveCalicoConflist(_) => "RemoveCalicoConflist",
-            Self::DeleteCalicoFirewall(_) => "DeleteCalicoFirewall",
-            Self::DeleteCalicoSets => "DeleteCalicoSets",
-            Self::RestoreFirewallObject(_) => "RestoreFirewallObject",
-            Self::DeleteBlackholes => "DeleteBlackholes",
-            Self::RestoreNodeRoutes { .. } => "RestoreNodeRoutes",
-            Self::ReturnVxlanDevice { .. } => "ReturnVxlanDevice",
-            Self::RestoreVxlanDevice(_) => "RestoreVxlanDevice",
-            Self::UnrouteLegacyPods => "UnrouteLegacyPods",
-            Self::StopAnsweringForPods => "StopAnsweringForPods",
-            Self::StopAnsweringForAddresses => "StopAnsweringForAddresses",
-            Self::UnrouteSubnets => "UnrouteSubnets",
-            Self::RemoveCalicoRecords => "RemoveCalicoRecords",
-            Self::RestoreSubnetEnvironment => "RestoreSubnetEnvironment",
-        }
+        self.into()
     }
 
     /// How the change is reverted, so that the host is as before.

@@ -7,13 +7,28 @@ use engine::evict::PodName;
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::pools::Openness;
 use crate::tunnel::TunnelAllocation;
 
 /// `Stage` is the stage of a change of the pod range. Stages are ordered. The name is also a metric label and the reason of an
 /// Event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
+    VariantArray,
+)]
 pub enum Stage {
     /// The user allows both ranges in all configuration that names the old one.
     Widen,
@@ -43,42 +58,17 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage, in order.
-    pub const ALL: [Self; 12] = [
-        Self::Widen,
-        Self::CreatePool,
-        Self::Canary,
-        Self::Redundancy,
-        Self::Switch,
-        Self::Move,
-        Self::Verify,
-        Self::FollowUp,
-        Self::Soak,
-        Self::DeletePool,
-        Self::Routes,
-        Self::CleanUp,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The stage as written in status, metrics and reports.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Widen => "Widen",
-            Self::CreatePool => "CreatePool",
-            Self::Canary => "Canary",
-            Self::Redundancy => "Redundancy",
-            Self::Switch => "Switch",
-            Self::Move => "Move",
-            Self::Verify => "Verify",
-            Self::FollowUp => "FollowUp",
-            Self::Soak => "Soak",
-            Self::DeletePool => "DeletePool",
-            Self::Routes => "Routes",
-            Self::CleanUp => "CleanUp",
-        }
+        self.into()
     }
 }
 
 /// One of the two pools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum PoolRole {
     /// The pool that existed before the migration.
     Old,
@@ -97,10 +87,7 @@ impl PoolRole {
 
     /// The value of [`crate::pools::OFF_LABEL`] on a Node that was removed from this pool.
     pub fn mark(self) -> &'static str {
-        match self {
-            Self::Old => "old",
-            Self::New => "new",
-        }
+        self.into()
     }
 }
 
@@ -114,7 +101,7 @@ pub struct RemovedNode {
 }
 
 /// One idempotent change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, IntoStaticStr)]
 pub enum Step {
     /// Create the new pool.
     CreatePool,
@@ -123,8 +110,10 @@ pub enum Step {
     /// Open a pool to this degree, or close it.
     Open(PoolRole, Openness),
     /// Restrict the pool to Nodes that were not removed from it. The number identifies the set of removed Nodes.
+    #[strum(serialize = "NarrowPool")]
     Narrow(PoolRole, u32),
     /// Remove these Nodes from the pool.
+    #[strum(serialize = "TakeNodeOff")]
     RemoveNodes(PoolRole, Vec<RemovedNode>),
     /// Restart this pod of calico-node: older versions of Calico choose a new tunnel address only when they start.
     RestartCalicoNode(PodName),
@@ -133,10 +122,12 @@ pub enum Step {
     /// Release these addresses of tunnels that have other addresses now.
     ReleaseEnds(Vec<TunnelAllocation>),
     /// Cordon this Node.
+    #[strum(serialize = "CordonNode")]
     Cordon(String),
     /// Evict these pods.
     Evict(Vec<PodName>),
     /// Uncordon this Node.
+    #[strum(serialize = "UncordonNode")]
     Uncordon(String),
     /// Release these empty blocks and their affinities.
     ReleaseBlocks(Vec<IpNet>),
@@ -167,25 +158,14 @@ impl Step {
     /// The name of the step, bounded, without names of objects.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::CreatePool => "CreatePool",
-            Self::Scale(..) => "Scale",
             Self::Open(PoolRole::Old, Openness::AllPods | Openness::Narrowed) => "OpenOldPool",
             Self::Open(PoolRole::New, Openness::AllPods | Openness::Narrowed) => "OpenNewPool",
             Self::Open(_, Openness::OptIn) => "OpenNewPoolToCanary",
             Self::Open(PoolRole::Old, Openness::Closed | Openness::Absent) => "CloseOldPool",
             Self::Open(PoolRole::New, Openness::Closed | Openness::Absent) => "CloseNewPool",
-            Self::Narrow(..) => "NarrowPool",
-            Self::RemoveNodes(..) => "TakeNodeOff",
-            Self::RestartCalicoNode(_) => "RestartCalicoNode",
-            Self::HoldEnds(_) => "HoldEnds",
-            Self::ReleaseEnds(_) => "ReleaseEnds",
-            Self::Cordon(_) => "CordonNode",
-            Self::Evict(_) => "Evict",
-            Self::Uncordon(_) => "UncordonNode",
-            Self::ReleaseBlocks(_) => "ReleaseBlocks",
             Self::DeletePool(PoolRole::Old) => "DeleteOldPool",
             Self::DeletePool(PoolRole::New) => "DeleteNewPool",
-            Self::Complete => "Complete",
+            step => step.into(),
         }
     }
 }

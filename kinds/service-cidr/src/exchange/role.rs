@@ -1,13 +1,17 @@
 //! The roles of helpers, and the parts of a bridge.
 
+use strum::{EnumCount, IntoStaticStr};
+
 use crate::side::Side;
 
 /// The role of a helper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
 pub enum Role {
     /// It has this address.
+    #[strum(transparent)]
     Address(Side),
     /// It answers while no Service has these addresses or ports.
+    #[strum(transparent)]
     Bridge(Part),
 }
 
@@ -23,35 +27,31 @@ impl Role {
 
     /// The text in names and labels.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Address(side) => side.as_str(),
-            Self::Bridge(part) => part.as_str(),
-        }
+        self.into()
     }
 }
 
 /// A part of the bridge. Each part is a separate Service, because ports and external traffic policy differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EnumCount, IntoStaticStr)]
 pub enum Part {
     /// Both addresses of the Service, at its ports.
+    #[strum(serialize = "bridge")]
     Addresses,
     /// Every node's addresses, at the Service's node ports.
+    #[strum(serialize = "bridge-ports")]
     NodePorts,
     /// The Service's `externalIPs`, at its ports.
+    #[strum(serialize = "bridge-external")]
     ExternalAddresses,
 }
 
 impl Part {
     /// Every part.
-    pub const ALL: [Self; 3] = [Self::Addresses, Self::NodePorts, Self::ExternalAddresses];
+    pub const ALL: [Self; Self::COUNT] = [Self::Addresses, Self::NodePorts, Self::ExternalAddresses];
 
     /// The text in names and labels.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Addresses => "bridge",
-            Self::NodePorts => "bridge-ports",
-            Self::ExternalAddresses => "bridge-external",
-        }
+        self.into()
     }
 }
 

@@ -1,32 +1,44 @@
 //! The steps of an exchange, and the writes of each step.
 
+use strum::IntoStaticStr;
+
 use super::role::{Part, Role};
 use crate::side::Side;
 
 /// One change: a sequence of writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
 pub enum Step {
     /// Create this part of the bridge.
     MakeBridge(Part),
     /// Write its addresses to its status.
+    #[strum(serialize = "BridgeAnswers")]
     Answer(Part),
     /// Create the helper of this side with its address.
+    #[strum(serialize = "MakeHelper")]
     MakeHome(Side),
     /// Create the helper of this side with a spare address.
+    #[strum(serialize = "MakeHelper")]
     MakeWarm(Side),
     /// Copy the Service's endpoints to this helper.
+    #[strum(serialize = "CopyEndpoints")]
     Copy(Role),
     /// Update this helper to the current spec of its Service.
+    #[strum(serialize = "RefreshHelper")]
     Refresh(Role),
     /// Give the parked helper of this side a spare address.
+    #[strum(serialize = "WarmHelper")]
     Warm(Side),
     /// Remove the address of this helper, and point its name to the other helper.
+    #[strum(serialize = "ParkHelper")]
     Park(Side),
     /// Give the parked helper of this side its address.
+    #[strum(serialize = "HelperTakesAddress")]
     Home(Side),
     /// Give the Service, which has no address, this one.
+    #[strum(serialize = "ServiceTakesAddress")]
     Own(Side),
     /// Point the name of the Service, which has no address, to this helper.
+    #[strum(serialize = "NameLeadsToHelper")]
     PointName(Side),
     /// The whole exchange.
     Swap,
@@ -37,43 +49,27 @@ pub enum Step {
     /// The same if the source address cannot be assigned to a helper any more.
     MoveAlone,
     /// The second half of the exchange.
+    #[strum(serialize = "FinishSwap")]
     Finish,
     /// The Service takes its source address back from its helper.
+    #[strum(serialize = "ReturnAddress")]
     Return,
     /// Remove the saved spec from the Service.
     Unmark,
     /// Delete this helper.
+    #[strum(serialize = "RemoveHelper")]
     Remove(Role),
 }
 
 impl Step {
     /// The name of the step.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::MakeBridge(_) => "MakeBridge",
-            Self::Answer(_) => "BridgeAnswers",
-            Self::MakeHome(_) | Self::MakeWarm(_) => "MakeHelper",
-            Self::Copy(_) => "CopyEndpoints",
-            Self::Refresh(_) => "RefreshHelper",
-            Self::Warm(_) => "WarmHelper",
-            Self::Park(_) => "ParkHelper",
-            Self::Home(_) => "HelperTakesAddress",
-            Self::Own(_) => "ServiceTakesAddress",
-            Self::PointName(_) => "NameLeadsToHelper",
-            Self::Swap => "Swap",
-            Self::Move => "Move",
-            Self::MoveBack => "MoveBack",
-            Self::MoveAlone => "MoveAlone",
-            Self::Finish => "FinishSwap",
-            Self::Return => "ReturnAddress",
-            Self::Unmark => "Unmark",
-            Self::Remove(_) => "RemoveHelper",
-        }
+        self.into()
     }
 }
 
 /// One write to one object, as a part of a [`Step`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
 pub enum Write {
     /// The Service becomes an `ExternalName` that points to this helper.
     ServiceAway(Side),
@@ -82,12 +78,14 @@ pub enum Write {
     /// This part of the bridge is created.
     CreateBridge(Part),
     /// Its addresses are written to its status.
+    #[strum(serialize = "BridgeAnswersWritten")]
     BridgeAnswers(Part),
     /// The helper of this side is created with its address.
     CreateHome(Side),
     /// The helper of this side is created with a spare address.
     CreateWarm(Side),
     /// The copies of endpoints of this helper are written.
+    #[strum(serialize = "CopiesWritten")]
     CopyEndpoints(Role),
     /// This helper is updated to the current spec of its Service.
     HelperLike(Role),
@@ -100,27 +98,14 @@ pub enum Write {
     /// The saved spec is removed from the Service.
     ServiceUnmarked,
     /// This helper is deleted.
+    #[strum(serialize = "HelperDeleted")]
     Delete(Role),
 }
 
 impl Write {
     /// The name of the write, by which tests choose a crash point.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::ServiceAway(_) => "ServiceAway",
-            Self::ServiceAt(_) => "ServiceAt",
-            Self::CreateBridge(_) => "CreateBridge",
-            Self::BridgeAnswers(_) => "BridgeAnswersWritten",
-            Self::CreateHome(_) => "CreateHome",
-            Self::CreateWarm(_) => "CreateWarm",
-            Self::CopyEndpoints(_) => "CopiesWritten",
-            Self::HelperLike(_) => "HelperLike",
-            Self::HelperWarm(_) => "HelperWarm",
-            Self::HelperParked(_) => "HelperParked",
-            Self::HelperHome(_) => "HelperHome",
-            Self::ServiceUnmarked => "ServiceUnmarked",
-            Self::Delete(_) => "HelperDeleted",
-        }
+        self.into()
     }
 }
 
