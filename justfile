@@ -20,6 +20,11 @@ unit:
 lint:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets -- -D warnings
+    cargo doc --no-deps
+
+# Open the documentation of the crates.
+doc:
+    cargo doc --no-deps --open
 
 # Run every usual part of the tests, or some: just test --only kernel,api
 test *arguments:

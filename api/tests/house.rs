@@ -351,6 +351,27 @@ fn a_kind_touches_its_folders_and_one_line_in_each_registry() {
 }
 
 #[test]
+fn the_front_page_of_rustdoc_has_every_crate() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let members = manifest.lines().find_map(|line| line.strip_prefix("members = "));
+    let page = fs::read_to_string(root().join("docs/about/src/lib.rs")).unwrap();
+    let rows: BTreeSet<&str> = page
+        .lines()
+        .filter(|line| line.starts_with("//! | ["))
+        .filter_map(|line| line.split('|').nth(2))
+        .map(|cell| cell.trim().trim_matches('`'))
+        .collect();
+    let expected: BTreeSet<&str> = members
+        .unwrap()
+        .split('"')
+        .skip(1)
+        .step_by(2)
+        .filter(|member| *member != "docs/about")
+        .collect();
+    assert_eq!(rows, expected);
+}
+
+#[test]
 fn documents_name_files_that_exist() {
     let mut missing = Vec::new();
     for path in documents()

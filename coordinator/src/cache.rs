@@ -132,7 +132,7 @@ impl Cache {
         self.stores.services.index(client, &self.changed).await
     }
 
-    /// Every workload that recreates pods, watched from now on until [`WorkloadStore::stop`]; `None` until the first lists are
+    /// Every workload that recreates pods, watched from now on until `WorkloadStore::stop`; `None` until the first lists are
     /// complete.
     pub async fn workloads(&self, client: &Client) -> Option<BTreeMap<Workload, WorkloadFacts>> {
         let mut workloads = self.stores.workloads.workloads(client, &self.changed).await?;

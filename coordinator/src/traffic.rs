@@ -70,7 +70,7 @@ pub struct TrafficMemory {
 /// Result of traffic in this pass.
 #[derive(Debug, Default)]
 pub struct TrafficResult {
-    /// Why losses are not known yet; `None` when enough nodes watch for traffic to be a gate ([`watch`]).
+    /// Why losses are not known yet; `None` when enough nodes watch for traffic to be a gate ([`watch()`]).
     pub wait: Option<Wait>,
     /// Messages about paths that lose more than allowed.
     pub breaches: Vec<String>,

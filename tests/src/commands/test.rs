@@ -191,7 +191,7 @@ async fn perform(part: Part, arguments: &Arguments, run: &Run, progress: &Progre
             Ok(whole("the programs of a lab are built", built.map(drop)))
         }
         Part::Unit => cargo_tests(&["--workspace"], &[]).await,
-        Part::Clippy => clippy().await,
+        Part::Clippy => lints().await,
         Part::Deny => deny_checks(progress).await,
         Part::Go => go_tests().await,
         Part::Kernel => {
@@ -270,8 +270,9 @@ async fn perform(part: Part, arguments: &Arguments, run: &Run, progress: &Progre
     }
 }
 
-/// clippy with warnings as errors, and once more for the code of the example kind, which is compiled with its feature only.
-async fn clippy() -> Result<Tally> {
+/// clippy with warnings as errors, once more for the code of the example kind, which is compiled with its feature only, and
+/// rustdoc.
+async fn lints() -> Result<Tally> {
     let features = "coordinator/example-kind,agent/example-kind,cli/example-kind";
     let example = [
         "-p",
@@ -291,6 +292,9 @@ async fn clippy() -> Result<Tally> {
         let arguments = [&["clippy"], packages, &["--", "-D", "warnings"]].concat();
         tally.count(name, cargo(&arguments).await);
     }
+    let deny = "build.rustdocflags=['-D', 'warnings']";
+    let documented = cargo(&["doc", "--workspace", "--no-deps", "--config", deny]).await;
+    tally.count("cargo doc --no-deps, with warnings as errors", documented);
     Ok(tally)
 }
 

@@ -103,7 +103,7 @@ impl<'cluster> Scene<'cluster> {
             .map(|_| ())
     }
 
-    /// Pods that were recreated or restarted since the first observation, or since the last [`Scene::count_pods_anew`].
+    /// Pods that were recreated or restarted since the first observation, or since the last [`Scene::reset_pod_counts`].
     pub async fn pods(&self) -> Result<Pods> {
         Ok(Pods::between(
             &self.restarts,
@@ -111,7 +111,7 @@ impl<'cluster> Scene<'cluster> {
         ))
     }
 
-    /// Number of these pods, by UID, that did not exist at the first observation, or at the last [`Scene::count_pods_anew`].
+    /// Number of these pods, by UID, that did not exist at the first observation, or at the last [`Scene::reset_pod_counts`].
     pub fn new_pods(&self, uids: &BTreeSet<String>) -> usize {
         uids.iter()
             .filter(|uid| !self.restarts.contains_key(*uid))

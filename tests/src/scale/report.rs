@@ -46,7 +46,7 @@ pub struct Report {
     pub idle: Part,
     /// While the nodes were migrated.
     pub migration: Part,
-    /// Seconds from an agent's report to the coordinator's write that answers it, as [`super::audit`] counts it for each kind.
+    /// Seconds from an agent's report to the coordinator's write that answers it, as `super::audit` counts it for each kind.
     pub answers: Answers,
 }
 

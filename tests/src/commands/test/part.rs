@@ -21,7 +21,7 @@ pub enum Part {
     Deny,
     /// Tests of the lab's own Go programs.
     Go,
-    /// cargo clippy with warnings as errors.
+    /// cargo clippy and cargo doc, with warnings as errors.
     Clippy,
     /// Tests in network namespaces of their own.
     Kernel,

@@ -48,7 +48,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// From the range of the lab to [`NEW_RANGE`].
+    /// From the range of the lab to `NEW_RANGE`.
     pub fn new(max_unavailable: &str) -> Result<Self> {
         Ok(Self {
             from: POD_NETWORK.parse().context("the lab's own range")?,
