@@ -60,6 +60,10 @@ pub struct Echo {
 
 impl Echo {
     /// Opens both sockets on this port, for every address and family of the pod.
+    ///
+    /// # Errors
+    ///
+    /// The port is in use, or the kernel refuses a socket.
     pub fn bind(port: u16, uid: &str) -> Result<Self, EchoError> {
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         let any_v4 = SocketAddr::from(([0, 0, 0, 0], port));
@@ -77,6 +81,10 @@ impl Echo {
     }
 
     /// Answers until a socket fails.
+    ///
+    /// # Errors
+    ///
+    /// Receiving on UDP fails. A failed connection or answer ends nothing.
     pub async fn serve(self) -> Result<(), EchoError> {
         let Self {
             datagrams,
@@ -169,6 +177,10 @@ async fn converse(mut stream: TcpStream, uid: &str, sources: &Mutex<Sources>) ->
 }
 
 /// Asks one question over a new connection, and reads the reply: at most as many bytes as an answer has.
+///
+/// # Errors
+///
+/// The peer refuses or closes the connection before the whole reply has arrived.
 pub async fn ask(peer: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(peer).await?;
     stream.write_all(&[question, b"\n"].concat()).await?;

@@ -76,6 +76,10 @@ pub struct HostThread {
 
 impl HostThread {
     /// Starts the thread in the network namespace of the calling thread, and waits until its parts are created.
+    ///
+    /// # Errors
+    ///
+    /// The thread or its runtime cannot be started, or `parts` returns an error.
     pub fn start<Error>(
         parts: impl FnOnce() -> Result<Parts, Error> + Send + 'static,
         goals: watch::Receiver<WatchedObject>,

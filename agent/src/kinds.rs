@@ -77,7 +77,7 @@ pub trait AgentKind: Sized {
     ///
     /// # Errors
     ///
-    /// If the kernel gives no netlink socket.
+    /// The kernel gives no netlink socket.
     fn start(parts: &HostParts, watched: Self::Watched) -> anyhow::Result<Self>;
 
     /// Observes the host and works towards the spec. `goals` shows whether the spec has changed meanwhile.
@@ -163,7 +163,7 @@ macro_rules! kinds {
             ///
             /// # Errors
             ///
-            /// If the kernel gives no netlink socket.
+            /// The kernel gives no netlink socket.
             pub fn start(parts: &HostParts, watched: Watched) -> anyhow::Result<Self> {
                 Ok(Self {
                     $($(#[cfg($($cfg)*)])? $field: AgentKind::start(parts, watched.$field)?,)+

@@ -132,6 +132,10 @@ fn common_urgency(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> Urgen
 }
 
 /// The merge patch of the status; `None` when the object has this status already.
+///
+/// # Errors
+///
+/// A status cannot be written as JSON.
 pub fn patch(
     object: &NodeMigration,
     wanted: &NodeMigrationStatus,
@@ -151,6 +155,10 @@ pub fn patch(
 }
 
 /// Writes the status and returns the object after the write; `None` when there is nothing to write.
+///
+/// # Errors
+///
+/// The API server refuses the patch or does not answer.
 pub async fn write(
     api: &Api<NodeMigration>,
     object: &NodeMigration,

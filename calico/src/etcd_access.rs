@@ -89,6 +89,10 @@ pub type ConfigMaps = BTreeMap<String, BTreeMap<String, String>>;
 
 /// The value of a variable of calico-node in this pod template, from the template or from a `ConfigMap`; `None` when the variable
 /// is not set. An error names the value found and the value needed.
+///
+/// # Errors
+///
+/// The template has no container calico-node, or the value comes from another source than an existing `ConfigMap`.
 pub fn variable_of(template: &Value, name: &str, config_maps: &ConfigMaps) -> Result<Option<String>, String> {
     variable(container(template)?, name, config_maps)
 }
@@ -102,6 +106,10 @@ fn container(template: &Value) -> Result<&Value, String> {
 }
 
 /// Reads the connection from a pod template. An error names the value found and the value needed.
+///
+/// # Errors
+///
+/// The datastore is the Kubernetes API, no endpoint is set, a user name is set, or a certificate is not from a Secret.
 pub fn of_template(
     template: &Value,
     namespace: &str,

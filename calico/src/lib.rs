@@ -40,6 +40,10 @@ const NAMESPACES: [&str; 2] = [KUBE_SYSTEM, "calico-system"];
 
 /// Calico's `DaemonSet` among these. Of several, those in the namespaces of Calico's own manifests are preferred, then those that
 /// want a pod on some node. An error holds the remaining ones when there is more than one.
+///
+/// # Errors
+///
+/// More than one `DaemonSet` remains.
 pub fn daemon_set<'sets>(
     sets: impl IntoIterator<Item = &'sets DaemonSet>,
 ) -> Result<Option<&'sets DaemonSet>, Vec<&'sets DaemonSet>> {

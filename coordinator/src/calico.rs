@@ -44,12 +44,20 @@ impl Kind {
     }
 
     /// Every object of the kind; empty if the kind is not served. For kinds with few objects.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
     pub async fn list(self, client: &Client) -> Result<Vec<DynamicObject>, WriteError> {
         self.each(client, Some).await
     }
 
     /// Collects what `choose` returns for each object of the kind, page by page: there may be several objects for each node, and
     /// few are in memory at once. Empty if the kind is not served.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
     pub async fn each<T>(
         self,
         client: &Client,
@@ -59,6 +67,10 @@ impl Kind {
     }
 
     /// The same for objects of the kind with these labels.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
     pub async fn each_labelled<T>(
         self,
         client: &Client,
@@ -83,6 +95,10 @@ impl Kind {
     }
 
     /// The object of this name, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
     pub async fn get(self, client: &Client, name: &str) -> Result<Option<DynamicObject>, WriteError> {
         match lenient_requests::get_opt(&self.api(client), name).await {
             Ok(found) => Ok(found),
@@ -93,6 +109,10 @@ impl Kind {
     }
 
     /// Creates the object; an existing object is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the write or does not answer.
     pub async fn create(self, client: &Client, object: &Value) -> Result<Created, WriteError> {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let attempt = |source| WriteError::of("creating", self.describe(&name), source);
@@ -106,6 +126,10 @@ impl Kind {
     }
 
     /// Creates the object, or patches what differs in the existing one.
+    ///
+    /// # Errors
+    ///
+    /// The object changed between read and write, or the API server refuses a request or does not answer.
     pub async fn ensure(
         self,
         client: &Client,
@@ -121,6 +145,10 @@ impl Kind {
     }
 
     /// Patches what differs in the object of this name. Returns whether the object exists.
+    ///
+    /// # Errors
+    ///
+    /// The object changed between read and write, or the API server refuses a request or does not answer.
     pub async fn amend(
         self,
         client: &Client,
@@ -138,6 +166,10 @@ impl Kind {
     }
 
     /// Applies a merge patch to the object as read; `change` goes under `spec`.
+    ///
+    /// # Errors
+    ///
+    /// The object changed since it was read, or the API server refuses the write or does not answer.
     pub async fn patch_spec(
         self,
         client: &Client,
@@ -160,6 +192,10 @@ impl Kind {
     }
 
     /// Deletes the object of this name; a missing object is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the write or does not answer.
     pub async fn delete(self, client: &Client, name: &str) -> Result<(), WriteError> {
         match lenient_requests::delete(&self.api(client), name, &DeleteParams::default()).await {
             Ok(()) => Ok(()),

@@ -26,6 +26,10 @@ pub fn is_by(node: &Node, migration: &str) -> bool {
 
 /// Cordons the Node and records the owner of the cordon in the same write. The annotation for the cluster autoscaler disables
 /// scale-down.
+///
+/// # Errors
+///
+/// The Node changed since it was read, or the API server refuses the patch or does not answer.
 pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
     let name = migration.name_any();
     let mut annotations = json!({ names::CORDONED_BY_ANNOTATION: name });
@@ -48,6 +52,10 @@ pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Re
 }
 
 /// Removes this Migration's cordon; a cordon of another writer stays.
+///
+/// # Errors
+///
+/// The Node changed since it was read, or the API server refuses the patch or does not answer.
 pub async fn uncordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
     let nodes: Api<Node> = Api::all(context.client.clone());
     write::patch(&nodes, node, "uncordoning", &without_cordon(migration, node)).await?;
@@ -55,6 +63,10 @@ pub async fn uncordon(context: &Context, migration: &Migration, node: &Node) -> 
 }
 
 /// Enables scale-down of the Node again, if a migration disabled it.
+///
+/// # Errors
+///
+/// The Node changed since it was read, or the API server refuses the patch or does not answer.
 pub async fn release_scale_down(
     context: &Context,
     migration: &Migration,

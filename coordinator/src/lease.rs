@@ -108,6 +108,10 @@ impl Candidate {
     /// Reads the Lease once and claims it if allowed. Returns whether this candidate holds it now.
     ///
     /// A conflict is not an error: another candidate was faster.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses a request or does not answer.
     pub async fn try_once(&mut self, now: Moment) -> Result<bool, LeaseError> {
         let lease = self
             .leases
@@ -201,6 +205,10 @@ impl Candidate {
     }
 
     /// Releases the Lease if this candidate holds it, so that a successor need not wait for its expiry.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses a request or does not answer.
     pub async fn release(&self) -> Result<(), LeaseError> {
         let lease = self
             .leases

@@ -61,12 +61,20 @@ pub fn rules(migration: &Migration) -> Rules {
 }
 
 /// `rollout.maxUnavailable`; 1 if not set.
+///
+/// # Errors
+///
+/// The value is neither a number from 1 nor a percentage from `1%` to `100%`.
 pub fn max_unavailable(migration: &Migration) -> Result<MaxUnavailable, rollout::MaxUnavailableError> {
     let wanted = migration.spec.rollout.max_unavailable.as_ref();
     wanted.map_or(Ok(MaxUnavailable::Nodes(1)), number_or_share)
 }
 
 /// A number or a percentage, as in the API.
+///
+/// # Errors
+///
+/// The value is neither a number from 1 nor a percentage from `1%` to `100%`.
 pub fn number_or_share(value: &IntOrString) -> Result<MaxUnavailable, rollout::MaxUnavailableError> {
     match value {
         IntOrString::Int(number) => MaxUnavailable::parse(&number.to_string()),

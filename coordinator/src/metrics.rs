@@ -49,6 +49,10 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers every metric.
+    ///
+    /// # Errors
+    ///
+    /// A metric has an invalid name or is registered twice.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let build = GaugeVec::new(
@@ -147,6 +151,10 @@ impl Metrics {
     }
 
     /// Every metric in the text format that Prometheus scrapes.
+    ///
+    /// # Errors
+    ///
+    /// A metric cannot be written as text.
     pub fn text(&self) -> Result<String, prometheus::Error> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }

@@ -16,6 +16,10 @@ use crate::write::{self, WriteError, describe};
 use crate::{facts, own_pods};
 
 /// One object for each Node: deletes the objects of Nodes that are gone, then as [`sync`].
+///
+/// # Errors
+///
+/// The API server refuses a request for another reason than the object itself, or does not answer.
 pub async fn adopt(
     context: &Context,
     cache: &Cache,
@@ -30,6 +34,10 @@ pub async fn adopt(
 
 /// Creates missing objects, and deletes those whose Migration is over or gone. `ask` writes into a new object what its agent
 /// needs from the start.
+///
+/// # Errors
+///
+/// The API server refuses a request for another reason than the object itself, or does not answer.
 pub async fn sync(
     context: &Context,
     cache: &Cache,
@@ -78,6 +86,10 @@ pub async fn sync(
 
 /// Changes the spec of this object to `spec`, unless it is equal. An object that cannot be written does not block
 /// others.
+///
+/// # Errors
+///
+/// The API server does not answer, or a reason beyond this object prevents the write.
 pub async fn update_spec(
     context: &Context,
     object: &NodeMigration,
@@ -187,6 +199,10 @@ async fn create(
 }
 
 /// Deletes the object, unless it is being deleted.
+///
+/// # Errors
+///
+/// The API server refuses the write or does not answer.
 pub async fn delete(context: &Context, object: &NodeMigration) -> Result<(), WriteError> {
     if object.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -196,6 +212,10 @@ pub async fn delete(context: &Context, object: &NodeMigration) -> Result<(), Wri
 }
 
 /// Writes the changed fields of the spec, based on the object as read.
+///
+/// # Errors
+///
+/// The API server refuses the patch or does not answer.
 pub async fn write_spec(
     context: &Context,
     object: &Arc<NodeMigration>,

@@ -121,8 +121,7 @@ impl Obstacles {
     /// the object changed since it was read and is read again, or the next pass writes it.
     ///
     /// # Errors
-    /// When the API server is unreachable, which is not a problem of one object.
-    /// When the API server is out of reach, which is no one object's.
+    /// The API server is unreachable, which is not a problem of one object.
     pub fn attempt<T>(
         &self,
         object: &str,

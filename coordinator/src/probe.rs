@@ -182,6 +182,10 @@ pub fn ask_probers(snapshot: &Snapshot, probes: &Probes, drafts: &mut Drafts) {
 }
 
 /// Deletes probe pods whose node is finished, left the rollout, or loses its network (`outlived`).
+///
+/// # Errors
+///
+/// The API server refuses the write or does not answer.
 pub async fn delete_spent_probe_pods(
     context: &Context,
     snapshot: &Snapshot,
@@ -201,6 +205,10 @@ pub async fn delete_spent_probe_pods(
 }
 
 /// Creates the probe pod of a node, bound to the node directly because the node is cordoned.
+///
+/// # Errors
+///
+/// The API server refuses the write or does not answer.
 pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
     let name = node.name_any();
     let pod = json!({

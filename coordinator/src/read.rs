@@ -60,6 +60,10 @@ pub fn from_reports<T>(
 }
 
 /// The existing `ConfigMap`s of these namespaces and names.
+///
+/// # Errors
+///
+/// The API server refuses the read, does not answer, or sends an answer that cannot be read.
 pub async fn config_maps(
     context: &Context,
     wanted: BTreeSet<(String, String)>,
@@ -89,6 +93,10 @@ where
 }
 
 /// The Node of this name, if it exists.
+///
+/// # Errors
+///
+/// The API server refuses the read, does not answer, or sends an answer that cannot be read.
 pub async fn node(client: &Client, name: &str) -> Result<Option<Node>, WriteError> {
     lenient_requests::get_opt(&Api::<Node>::all(client.clone()), name)
         .await
@@ -96,6 +104,10 @@ pub async fn node(client: &Client, name: &str) -> Result<Option<Node>, WriteErro
 }
 
 /// Every object of a kind; `what` names the kind in errors. For kinds of which most fields are used.
+///
+/// # Errors
+///
+/// The API server refuses the read, does not answer, or sends an answer that cannot be read.
 pub async fn list<K>(context: &Context, what: &str) -> Result<Vec<K>, WriteError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
@@ -105,6 +117,10 @@ where
 
 /// Collects what `choose` returns for each object of a kind; `what` names the kind in errors. One page of objects is in memory at
 /// a time.
+///
+/// # Errors
+///
+/// The API server refuses the read, does not answer, or sends an answer that cannot be read.
 pub async fn each<K, T>(
     context: &Context,
     what: &str,
@@ -120,6 +136,10 @@ where
 }
 
 /// The Services of the name servers.
+///
+/// # Errors
+///
+/// The API server refuses the read, does not answer, or sends an answer that cannot be read.
 pub async fn name_services(context: &Context) -> Result<Vec<Service>, WriteError> {
     let (label, value) = NAME_SERVERS;
     let api: Api<Service> = Api::namespaced(context.client.clone(), "kube-system");
@@ -129,6 +149,10 @@ pub async fn name_services(context: &Context) -> Result<Vec<Service>, WriteError
 }
 
 /// Every object of a kind that some clusters do not serve: empty there.
+///
+/// # Errors
+///
+/// The API server refuses the read, does not answer, or sends an answer that cannot be read.
 pub async fn list_if_served<K>(context: &Context, what: &str) -> Result<Vec<K>, WriteError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
@@ -158,6 +182,10 @@ impl Webhooks {
 
 /// Every webhook configuration, and the Services behind those that fail closed. A cluster may have thousands of Services, so
 /// these are read by name.
+///
+/// # Errors
+///
+/// The API server refuses the read, does not answer, or sends an answer that cannot be read.
 pub async fn webhooks(context: &Context) -> Result<Webhooks, WriteError> {
     let (validating, mutating) = tokio::try_join!(
         list(context, "ValidatingWebhookConfigurations"),
@@ -172,6 +200,10 @@ pub async fn webhooks(context: &Context) -> Result<Webhooks, WriteError> {
 }
 
 /// Plural names that Calico's group serves; empty without the group.
+///
+/// # Errors
+///
+/// The API server refuses the read, does not answer, or sends an answer that cannot be read.
 pub async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, WriteError> {
     match context.client.list_api_group_resources(API_VERSION).await {
         Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.name).collect()),
@@ -182,6 +214,10 @@ pub async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, Wri
 }
 
 /// The state of the admission policies that restrict coordinator and agents.
+///
+/// # Errors
+///
+/// The API server refuses the read, does not answer, or sends an answer that cannot be read.
 pub async fn policies(context: &Context) -> Result<BTreeMap<String, PolicyState>, WriteError> {
     let (policies, bindings) = tokio::try_join!(
         list_if_served::<ValidatingAdmissionPolicy>(context, "ValidatingAdmissionPolicies"),
@@ -208,6 +244,10 @@ pub async fn policies(context: &Context) -> Result<BTreeMap<String, PolicyState>
 }
 
 /// Permissions of the coordinator in every namespace, as the API server reports them.
+///
+/// # Errors
+///
+/// The API server refuses a review or does not answer.
 pub async fn permissions(
     context: &Context,
     wanted: &[Permission],
@@ -216,6 +256,10 @@ pub async fn permissions(
 }
 
 /// Permissions of the coordinator in this namespace.
+///
+/// # Errors
+///
+/// The API server refuses a review or does not answer.
 pub async fn permissions_in(
     context: &Context,
     wanted: &[Permission],

@@ -37,6 +37,10 @@ pub enum Content {
 
 impl Records {
     /// Reads the records of this Migration, unless they are loaded.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
     pub async fn load(&mut self, client: &Client, migration: &Migration) -> Result<(), WriteError> {
         let uid = migration.uid().unwrap_or_default();
         if self.read_of.as_ref() == Some(&uid) {
@@ -70,6 +74,10 @@ impl Records {
     }
 
     /// Stores exactly these parts for this content. Unchanged parts are not written.
+    ///
+    /// # Errors
+    ///
+    /// A record changed since it was read, or the API server refuses a request or does not answer.
     pub async fn write(
         &mut self,
         client: &Client,
@@ -240,6 +248,10 @@ pub fn divide(before: BTreeMap<String, String>) -> Before {
 }
 
 /// The complete state before the first change; an error is the key of a text that is not as written.
+///
+/// # Errors
+///
+/// The records of a text are missing or incomplete.
 pub fn assemble(
     inline: &BTreeMap<String, String>,
     in_records: &BTreeMap<String, u64>,

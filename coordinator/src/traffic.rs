@@ -95,6 +95,10 @@ impl TrafficResult {
 
 /// Creates and deletes traffic pods as wanted, and reads the agents' findings. Also returns the changes to the agents' orders:
 /// the caller writes them, perhaps together with other changes.
+///
+/// # Errors
+///
+/// The API server refuses a request for another reason than the object itself, or does not answer.
 pub async fn watch(
     context: &Context,
     known: &mut TrafficMemory,

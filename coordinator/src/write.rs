@@ -28,6 +28,10 @@ pub fn describe<K: Resource<DynamicType: Default>>(object: &K) -> String {
 }
 
 /// Creates an object; `what` names it in errors.
+///
+/// # Errors
+///
+/// The API server refuses the write or does not answer.
 pub async fn create<K>(api: &Api<K>, what: &str, object: &K) -> Result<(), WriteError>
 where
     K: Serialize + Clone + DeserializeOwned + std::fmt::Debug,
@@ -41,6 +45,10 @@ where
 }
 
 /// Deletes the object with this UID; a missing object is not an error. `propagation` is the policy for objects that it owns.
+///
+/// # Errors
+///
+/// The object of this name has another UID, or the API server refuses the deletion or does not answer.
 pub async fn delete<K>(
     api: &Api<K>,
     read: &K,
@@ -65,6 +73,10 @@ where
 }
 
 /// Applies a merge patch to an object as read, including its status: `change` is the patch without metadata.resourceVersion.
+///
+/// # Errors
+///
+/// The object changed since it was read, or the API server refuses the write or does not answer.
 pub async fn patch_as_read<K>(api: &Api<K>, read: &K, attempt: &str, change: Value) -> Result<K, WriteError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
@@ -110,6 +122,10 @@ impl DecidedBy for DaemonSet {
 
 /// Applies the merge patch `change` to an object, if the written fields and those on which decisions about its kind depend are as
 /// read. Other concurrent writes are not a conflict.
+///
+/// # Errors
+///
+/// The object changed since it was read, or the API server refuses the write or does not answer.
 pub async fn patch<K>(api: &Api<K>, read: &K, attempt: &str, change: &Value) -> Result<K, WriteError>
 where
     K: Resource<DynamicType: Default> + DecidedBy + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
@@ -122,6 +138,10 @@ where
 
 /// Sends a patch of an object of this name; `attempt` is the attempt and the object for errors. A patch whose tests fail is a
 /// conflict.
+///
+/// # Errors
+///
+/// The object changed since it was read, or the API server refuses the write or does not answer.
 pub async fn patch_fields<K>(
     api: &Api<K>,
     name: &str,
@@ -143,6 +163,10 @@ where
 }
 
 /// The same for the status.
+///
+/// # Errors
+///
+/// The object changed since it was read, or the API server refuses the write or does not answer.
 pub async fn patch_status_fields<K>(
     api: &Api<K>,
     name: &str,
@@ -200,6 +224,10 @@ where
 }
 
 /// Writes the status of an object as read; nothing is sent if it is equal.
+///
+/// # Errors
+///
+/// The object changed since it was read, or the API server refuses the write or does not answer.
 pub async fn patch_status<K, S>(api: &Api<K>, read: &K, old: Option<&S>, new: &S) -> Result<bool, WriteError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
@@ -220,6 +248,10 @@ where
 ///
 /// The object must have the UID and the spec that were read: frequent status writes of agents do not change
 /// `metadata.generation`. A report of an agent between read and write could as well come after the write.
+///
+/// # Errors
+///
+/// The object changed since it was read, or the API server refuses the write or does not answer.
 pub async fn patch_spec<K, S>(
     api: &Api<K>,
     read: &K,

@@ -145,6 +145,10 @@ impl PartialAccess {
     }
 
     /// Settings from a file of `calicoctl` or `calico-upgrade`: a parsed `calicoApiConfig` or `CalicoAPIConfig`.
+    ///
+    /// # Errors
+    ///
+    /// The file is for another datastore than etcd of this side.
     pub fn of_file(side: Side, path: &Path, config: &Value) -> Result<Self, StoreError> {
         let spec = &config["spec"];
         let text = |name: &str| {
@@ -187,6 +191,11 @@ impl PartialAccess {
     }
 
     /// The connection to the store, if the settings are complete.
+    ///
+    /// # Errors
+    ///
+    /// No endpoint is set, an endpoint is not an HTTP URL, or only one part of a pair is set: https and CA certificate, client
+    /// certificate and key, user name and password.
     pub fn access(self, side: Side) -> Result<Access, StoreError> {
         let wrong = |what: String| StoreError::Access {
             store: side.store(),

@@ -43,6 +43,10 @@ pub struct Backup {
 
 /// Writes the file and next to it the checksum. Each appears only when it is complete. Only the owner can read the files, since
 /// they contain endpoints.
+///
+/// # Errors
+///
+/// The folder or a file cannot be created, written or synced.
 pub fn write(folder: &Path, tree: &Tree, entries: &[Entry], now: Timestamp) -> Result<Backup, BackupError> {
     let failed = |attempt: &'static str, path: &Path| {
         let path = path.to_owned();

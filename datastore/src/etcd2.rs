@@ -96,6 +96,10 @@ impl Etcd2 {
     }
 
     /// Reads the version and checks that the v2 API exists.
+    ///
+    /// # Errors
+    ///
+    /// A certificate cannot be read, etcd does not answer or refuses the request, or etcd has no v2 API.
     pub async fn connect(access: &Access) -> Result<Self, StoreError> {
         let http = Http::new(access)?;
         if let Some((name, password)) = &access.user {
@@ -125,11 +129,19 @@ impl Etcd2 {
     }
 
     /// Everything below `/calico`.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, refuses the request, or sends an answer that cannot be read.
     pub async fn tree(&self) -> Result<Tree, StoreError> {
         self.below(ROOT).await
     }
 
     /// Everything below a key.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, refuses the request, or sends an answer that cannot be read.
     pub async fn below(&self, key: &str) -> Result<Tree, StoreError> {
         let attempt = format!("reading every key below {key}");
         let path = format!("{}?recursive=true&sorted=true&quorum=true", url(key));
@@ -159,6 +171,10 @@ impl Etcd2 {
     }
 
     /// The value of one key, and the index of its last write. A directory is an error.
+    ///
+    /// # Errors
+    ///
+    /// The key is a directory, or etcd does not answer, refuses the request, or sends an answer that cannot be read.
     pub async fn get(&self, key: &str) -> Result<Option<Written>, StoreError> {
         let Some(node) = self.node(key).await? else {
             return Ok(None);
@@ -194,6 +210,10 @@ impl Etcd2 {
 
     /// Sets a key whose last write has this index; `false` when it was written since. The index is compared and not the value:
     /// after a long stop of this process the value may be the same again, but the index is not.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, or refuses the request for another reason than the index.
     pub async fn replace(&self, key: &str, index: u64, to: &str) -> Result<bool, StoreError> {
         let attempt = format!("setting {key} to {to:?}");
         let path = format!("{}?prevExist=true&prevIndex={index}", url(key));

@@ -34,6 +34,10 @@ pub struct Entry {
 
 impl Entry {
     /// The value as JSON.
+    ///
+    /// # Errors
+    ///
+    /// The value is not JSON.
     pub fn json(&self) -> Result<Value, serde_json::Error> {
         serde_json::from_slice(&self.value)
     }
@@ -56,6 +60,11 @@ impl Etcd3 {
     }
 
     /// Reads the version, logs in, and checks that a read works.
+    ///
+    /// # Errors
+    ///
+    /// A certificate cannot be read, etcd does not answer or refuses the login or the read, or etcd has no supported JSON
+    /// gateway.
     pub async fn connect(access: &Access) -> Result<Self, StoreError> {
         let http = Http::new(access)?;
         let (version, endpoint) = etcd2::version(&http).await?;
@@ -100,6 +109,10 @@ impl Etcd3 {
     }
 
     /// One key.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, refuses the request, or sends an answer that cannot be read.
     pub async fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
         let body = json!({ "key": STANDARD.encode(key) });
         let found = self.range(&format!("reading {key}"), &body).await?;
@@ -107,6 +120,10 @@ impl Etcd3 {
     }
 
     /// Number of keys with this prefix.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, refuses the request, or sends an answer that cannot be read.
     pub async fn count(&self, prefix: &str) -> Result<usize, StoreError> {
         let mut body = json!({ "count_only": true });
         body["key"] = json!(STANDARD.encode(prefix));
@@ -117,12 +134,20 @@ impl Etcd3 {
     }
 
     /// Every key with this prefix, in order, all at one revision.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, refuses the request, or sends an answer that cannot be read.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Entry>, StoreError> {
         self.each(prefix, Some).await
     }
 
     /// The result of `choose` for each key with this prefix, in order, all at one revision. One page of keys is in memory at a
     /// time.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, refuses the request, or sends an answer that cannot be read.
     pub async fn each<T>(
         &self,
         prefix: &str,
@@ -165,6 +190,10 @@ impl Etcd3 {
     }
 
     /// Makes all changes in one transaction if all conditions hold; `false` when one does not.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, refuses the transaction, or sends an answer that cannot be read. A failed condition is no error.
     pub async fn commit(
         &self,
         attempt: &str,
@@ -184,6 +213,10 @@ impl Etcd3 {
     }
 
     /// Requests a lease of this many seconds.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, refuses the request, or sends an answer that cannot be read.
     pub async fn lease(&self, seconds: u32) -> Result<i64, StoreError> {
         #[derive(Deserialize)]
         struct Granted {
@@ -198,6 +231,10 @@ impl Etcd3 {
     }
 
     /// Renews a lease; `false` when it has expired.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, refuses the request, or sends an answer that cannot be read.
     pub async fn renew(&self, lease: i64) -> Result<bool, StoreError> {
         #[derive(Deserialize)]
         struct Renewed {
@@ -216,6 +253,10 @@ impl Etcd3 {
     }
 
     /// Revokes a lease, which deletes its keys.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, refuses the request, or sends an answer that cannot be read.
     pub async fn revoke(&self, lease: i64) -> Result<(), StoreError> {
         let body = json!({ "ID": lease.to_string() });
         // Every version has this path; the one without `/kv` exists only since 3.4.

@@ -88,6 +88,10 @@ pub struct Http {
 
 impl Http {
     /// Reads the certificates. Sends no request yet.
+    ///
+    /// # Errors
+    ///
+    /// A certificate or key cannot be read.
     pub fn new(access: &Access) -> Result<Self, StoreError> {
         let store = access.side.store();
         let mut connector = HttpConnector::new();
@@ -130,6 +134,11 @@ impl Http {
     }
 
     /// Sends the request to one endpoint after the other until one answers.
+    ///
+    /// # Errors
+    ///
+    /// No endpoint answers within the limit, or a request that must not be repeated was sent and not answered. An answer with any
+    /// HTTP status is no error.
     pub async fn send(
         &self,
         attempt: &str,

@@ -38,6 +38,10 @@ struct Holder {
 
 impl Lock {
     /// Takes the lock. An error names the holder.
+    ///
+    /// # Errors
+    ///
+    /// A living process holds the lock, or etcd does not answer or refuses a request.
     pub async fn take(store: &Arc<Etcd3>, who: &str) -> Result<Self, StoreError> {
         let lease = store.lease(TTL).await?;
         let holder = Holder {
@@ -85,6 +89,10 @@ impl Lock {
     }
 
     /// Name of the holder; `None` when the lock is free.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, refuses the request, or sends an answer that cannot be read.
     pub async fn holder(store: &Etcd3) -> Result<Option<String>, StoreError> {
         let entry = store.get(KEY).await?;
         Ok(entry.map(|entry| holder_name(&entry.value)))
@@ -99,6 +107,10 @@ impl Lock {
     }
 
     /// Releases the lock.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer, refuses the request, or sends an answer that cannot be read.
     pub async fn release(self) -> Result<(), StoreError> {
         self.renewing.abort();
         self.store.revoke(self.lease).await

@@ -56,6 +56,10 @@ pub struct Recorded {
 
 impl Stores {
     /// Connects to both stores and reads their versions. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// A store does not answer, refuses the connection, or does not have the API of its version.
     pub async fn connect(v2: &Access, v3: &Access) -> Result<Self, StoreError> {
         let (v2, v3) = tokio::join!(Etcd2::connect(v2), Etcd3::connect(v3));
         Ok(Self {
@@ -65,6 +69,10 @@ impl Stores {
     }
 
     /// The same for a caller that reads regularly: an unreachable store is reported at once.
+    ///
+    /// # Errors
+    ///
+    /// A store does not answer, refuses the connection, or does not have the API of its version.
     pub async fn connect_for_observation(v2: &Access, v3: &Access) -> Result<Self, StoreError> {
         let (v2, v3) = tokio::join!(Etcd2::connect(v2), Etcd3::connect(v3));
         let (mut v2, mut v3) = (v2?, v3?);
@@ -74,6 +82,10 @@ impl Stores {
     }
 
     /// The record of a conversion.
+    ///
+    /// # Errors
+    ///
+    /// etcd v3 does not answer, or another version of this tool wrote the record.
     pub async fn record(&self) -> Result<Option<Recorded>, StoreError> {
         let Some(entry) = self.v3.get(&record_key()).await? else {
             return Ok(None);
@@ -90,18 +102,30 @@ impl Stores {
     }
 
     /// Whether Calico works with v2.
+    ///
+    /// # Errors
+    ///
+    /// etcd v2 does not answer, or the key is a directory.
     pub async fn ready_v2(&self) -> Result<ReadyV2, StoreError> {
         let flag = self.v2.get(v2::READY).await?;
         Ok(ReadyV2::of(flag.as_ref().map(|flag| flag.value.as_str())))
     }
 
     /// Name of the cluster in v2; empty when it is not set.
+    ///
+    /// # Errors
+    ///
+    /// etcd v2 does not answer, or the key is a directory.
     pub async fn cluster(&self) -> Result<String, StoreError> {
         let found = self.v2.get(CLUSTER_GUID).await?;
         Ok(found.map(|found| found.value).unwrap_or_default())
     }
 
     /// Objects that Calico's controllers write and not the conversion, by v2 as it is now.
+    ///
+    /// # Errors
+    ///
+    /// etcd v2 does not answer, refuses a read, or sends an answer that cannot be read.
     pub async fn remaining(&self) -> Result<ControllerObjects, StoreError> {
         let [profiles, policies] = DIRECTORIES.map(|directory| self.v2.below(directory));
         let (mut tree, policies) = tokio::try_join!(profiles, policies)?;
@@ -110,6 +134,10 @@ impl Stores {
     }
 
     /// The given objects that are missing in v3.
+    ///
+    /// # Errors
+    ///
+    /// etcd v3 does not answer, refuses a read, or sends an answer that cannot be read.
     pub async fn missing(&self, left: ControllerObjects) -> Result<ControllerObjects, StoreError> {
         if left.is_empty() {
             return Ok(left);
@@ -121,6 +149,10 @@ impl Stores {
     }
 
     /// `ClusterInformation` of v3.
+    ///
+    /// # Errors
+    ///
+    /// etcd v3 does not answer, or the value is not JSON.
     pub async fn cluster_information(&self) -> Result<Option<(Entry, Value)>, StoreError> {
         let Some(entry) = self.v3.get(CLUSTER_INFORMATION).await? else {
             return Ok(None);
@@ -136,6 +168,10 @@ impl Stores {
 
 /// Whether Calico works with v3, by `ClusterInformation`. An object without the flag is not open: Calico's CNI plugin crashes on
 /// it.
+///
+/// # Errors
+///
+/// `spec.datastoreReady` is neither true nor false.
 pub fn ready_v3(information: Option<&Value>) -> Result<ReadyV3, StoreError> {
     match information.map(|value| &value["spec"]["datastoreReady"]) {
         None => Ok(ReadyV3::Missing),

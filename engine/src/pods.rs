@@ -52,6 +52,10 @@ impl Pods {
 
     /// The place of the pod with this namespace and name in a list sorted by name: `Ok` if found, `Err` with the place to insert
     /// it.
+    ///
+    /// # Errors
+    ///
+    /// The list does not contain the pod.
     pub fn place(&self, namespace: &str, name: &str) -> Result<usize, usize> {
         self.0
             .binary_search_by(|pod| (pod.namespace.as_str(), pod.name.as_str()).cmp(&(namespace, name)))

@@ -70,6 +70,10 @@ pub fn overlap(one: &IpNet, other: &IpNet) -> bool {
 
 /// Reads a range; the error message names the value found and the value needed. A range with host bits set is refused, since
 /// either its address or its prefix length may be the mistake.
+///
+/// # Errors
+///
+/// The text is not a range, or the range has host bits set.
 pub fn read(text: &str) -> Result<IpNet, String> {
     let range: IpNet = text
         .parse()

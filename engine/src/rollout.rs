@@ -31,6 +31,10 @@ pub struct MaxUnavailableError {
 
 impl MaxUnavailable {
     /// Reads a number (`2`) or a percentage (`25%`).
+    ///
+    /// # Errors
+    ///
+    /// The text is neither a number from 1 nor a percentage from `1%` to `100%`.
     pub fn parse(text: &str) -> Result<Self, MaxUnavailableError> {
         let error = || MaxUnavailableError {
             found: text.to_owned(),

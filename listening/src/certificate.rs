@@ -21,6 +21,10 @@ pub enum Error {
 
 /// Accepts TLS with a new key and a self-signed certificate. They protect a token against eavesdropping; they do not prove to a
 /// client which program answers.
+///
+/// # Errors
+///
+/// The certificate for this name cannot be generated, or TLS cannot be configured with it.
 pub fn acceptor(name: &str) -> Result<TlsAcceptor, Error> {
     let CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed([name.to_owned()])?;
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));

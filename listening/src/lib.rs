@@ -42,6 +42,10 @@ pub async fn accept(
 
 /// Opens the port of metrics and health: at the given address; otherwise at the address of the node, which the kubelet probes, of
 /// either family; otherwise at every address of both families.
+///
+/// # Errors
+///
+/// The port is in use, the address is not one of the host, or the process may not open the port.
 pub async fn bind(given: Option<SocketAddr>, node: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
     if let Some(address) = given.or_else(|| node.map(|address| SocketAddr::new(address, port))) {
         return TcpListener::bind(address).await;
@@ -54,6 +58,10 @@ pub async fn bind(given: Option<SocketAddr>, node: Option<IpAddr>, port: u16) ->
 }
 
 /// Opens another port where [`bind`] opens its own.
+///
+/// # Errors
+///
+/// The other port cannot be opened, as in [`bind`].
 pub async fn bind_beside(
     given: Option<SocketAddr>,
     node: Option<IpAddr>,

@@ -16,9 +16,17 @@ use crate::secure_metrics::{self, SecureMetrics};
 /// The answers of a program to the kubelet's probes.
 pub trait Health: Send + Sync {
     /// Whether the program works; otherwise why the kubelet has to restart it.
+    ///
+    /// # Errors
+    ///
+    /// The program does not work, and has to be restarted.
     fn alive(&self) -> Result<(), String>;
 
     /// Whether the program has the data that it needs; otherwise what is missing.
+    ///
+    /// # Errors
+    ///
+    /// Data is missing.
     fn ready(&self) -> Result<(), String>;
 }
 

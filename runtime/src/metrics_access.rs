@@ -125,6 +125,10 @@ impl Access {
 
     /// The verdict on this token, reviewed now or cached, for a client at this address. A token that had access keeps it for an
     /// hour while the API server does not answer.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the review, does not answer in time, or cannot evaluate the rights of the user.
     pub async fn review(&self, token: &str, address: IpAddr) -> Result<Verdict, Error> {
         let address = address.to_canonical();
         let key = Sha256::digest(token).into();

@@ -39,6 +39,10 @@ pub struct Asker {
 
 impl Asker {
     /// An asker with a random token: no other process can guess its nonces.
+    ///
+    /// # Errors
+    ///
+    /// The kernel returns no random number.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             token: random::number()?,

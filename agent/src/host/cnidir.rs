@@ -9,12 +9,20 @@ use runtime::error::chain;
 use super::files::{FileError, list_if_exists, read_if_exists, read_limited_if_exists};
 
 /// Reads the configuration folder as the container runtime does. `shown` is the folder's path on the host.
+///
+/// # Errors
+///
+/// The folder is missing or cannot be listed.
 pub fn read(folder: &Path, shown: &str) -> Result<CniDirectory, FileError> {
     Ok(CniDirectory::of(shown, files(folder)?))
 }
 
 /// Reads every file of the configuration folder that a container runtime reads: name and content, or the reason why it cannot be
 /// read. One unreadable file does not affect the others; files with other extensions are ignored.
+///
+/// # Errors
+///
+/// The folder is missing or cannot be listed.
 pub fn files(folder: &Path) -> Result<Vec<(String, Contents)>, FileError> {
     let Some(names) = list_if_exists(folder)? else {
         return Err(FileError {
@@ -69,6 +77,10 @@ pub struct State {
 }
 
 /// Lists the leases of these networks and the delegate files.
+///
+/// # Errors
+///
+/// The folder is missing, or a folder below it cannot be listed. An unreadable record is no error.
 pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
     std::fs::metadata(folder).map_err(FileError::of("access folder (is it mounted?)", folder))?;
     let mut state = State::default();

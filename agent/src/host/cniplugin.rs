@@ -7,6 +7,10 @@ use engine::cni::PluginCall;
 use super::program::{self, ProgramError};
 
 /// Performs the calls in order. A missing plugin is an error: its state of the pod (for example a host port) would remain.
+///
+/// # Errors
+///
+/// A plugin is missing, exits with an error, or does not end in time.
 pub async fn call(folder: &Path, calls: &[PluginCall]) -> Result<(), ProgramError> {
     let folder_text = folder.to_string_lossy();
     for call in calls {

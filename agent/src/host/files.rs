@@ -59,11 +59,19 @@ pub struct FileContent {
 /// Reads a file; `None` when it does not exist. A file with more than [`MOST`] bytes is an error.
 ///
 /// The folder must exist: in a container, a folder that is not mounted looks like an empty host.
+///
+/// # Errors
+///
+/// The folder of the file is missing, or the file cannot be read or has more than [`MOST`] bytes.
 pub fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
     Ok(read_limited_if_exists(path, MOST)?.map(|file| file.bytes))
 }
 
 /// The same for a file of at most this many bytes, with its metadata.
+///
+/// # Errors
+///
+/// The folder of the file is missing, or the file cannot be read or has more than `most` bytes.
 pub fn read_limited_if_exists(path: &Path, most: u64) -> Result<Option<FileContent>, FileError> {
     match whole(path, most) {
         Ok(file) => Ok(Some(file)),
@@ -101,6 +109,10 @@ fn whole(path: &Path, most: u64) -> io::Result<FileContent> {
 }
 
 /// Reads the first bytes of a file; may block.
+///
+/// # Errors
+///
+/// The file is missing or cannot be read.
 pub fn read_at_most(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     fs::File::open(path)?.take(most as u64).read_to_end(&mut bytes)?;
@@ -108,6 +120,10 @@ pub fn read_at_most(path: &Path, most: usize) -> io::Result<Vec<u8>> {
 }
 
 /// Reads a small file of the kernel as text.
+///
+/// # Errors
+///
+/// The file is missing, cannot be read, has more than 64 KiB, or is not UTF-8.
 pub fn read_small(path: &Path) -> io::Result<String> {
     let bytes = whole(path, 64 << 10)?.bytes;
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -115,6 +131,10 @@ pub fn read_small(path: &Path) -> io::Result<String> {
 
 /// Sorted names of a folder's regular files, links to regular files, and files whose type cannot be read. `None` when the folder
 /// does not exist.
+///
+/// # Errors
+///
+/// The folder exists and cannot be listed.
 pub fn list_if_exists(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -143,6 +163,10 @@ pub fn list_if_exists(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
 }
 
 /// Removes a file so that the removal survives a power cut. A file that does not exist is not an error.
+///
+/// # Errors
+///
+/// The file cannot be removed, or its folder cannot be synced.
 pub fn remove_durably(path: &Path) -> Result<(), FileError> {
     match fs::remove_file(path) {
         Ok(()) => {}
@@ -153,6 +177,10 @@ pub fn remove_durably(path: &Path) -> Result<(), FileError> {
 }
 
 /// Removes an empty folder. A folder that is not empty is kept; a missing folder is not an error.
+///
+/// # Errors
+///
+/// The folder is empty and cannot be removed, or its parent cannot be synced.
 pub fn remove_folder_if_empty(folder: &Path) -> Result<(), FileError> {
     match fs::remove_dir(folder) {
         Ok(()) => folder.parent().map_or(Ok(()), sync_folder),
@@ -169,6 +197,10 @@ pub fn remove_folder_if_empty(folder: &Path) -> Result<(), FileError> {
 }
 
 /// Reads a file that must exist.
+///
+/// # Errors
+///
+/// The file is missing, cannot be read, or has more than [`MOST`] bytes.
 pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     whole(path, MOST)
         .map(|file| file.bytes)
@@ -176,6 +208,10 @@ pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
 }
 
 /// Syncs a folder, so that its file names survive a power cut.
+///
+/// # Errors
+///
+/// The folder is missing or cannot be synced.
 pub fn sync_folder(folder: &Path) -> Result<(), FileError> {
     fs::File::open(folder)
         .and_then(|file| file.sync_all())

@@ -66,6 +66,10 @@ pub struct Firewall {
 }
 
 /// Reads every backend of the kernel.
+///
+/// # Errors
+///
+/// A program (iptables, ipset, nft) fails or prints lines that cannot be read, or the list of legacy tables cannot be read.
 pub async fn read(proc: &Path) -> Result<Firewall, FirewallError> {
     let nft =
         Nftables::read(|chain| flannel::of_flannel(chain).or_else(|| calico::common_name(chain))).await?;

@@ -46,6 +46,10 @@ impl FolderWatch {
     }
 
     /// Watches this folder. Adding a folder twice has no effect.
+    ///
+    /// # Errors
+    ///
+    /// The folder is missing, or the kernel refuses another watch.
     pub fn add(&self, folder: &Path) -> Result<(), FileError> {
         let Some(Watching { inotify, .. }) = &self.0 else {
             return Ok(());

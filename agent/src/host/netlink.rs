@@ -47,6 +47,10 @@ impl Drop for Netlink {
 
 impl Netlink {
     /// Opens a socket in the current thread's network namespace.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the socket.
     pub fn connect() -> Result<Self, NetlinkError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Connect)?;
         Ok(Self {
@@ -56,6 +60,10 @@ impl Netlink {
     }
 
     /// Reads the network state that the agent observes.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn snapshot(&self) -> Result<Snapshot, NetlinkError> {
         let links = self.links().await?;
         let mut routes = self.route_messages(AddressFamily::Inet).await?;
@@ -98,6 +106,10 @@ impl Netlink {
     }
 
     /// Deletes a link by index. A missing link is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn delete_link(&self, index: u32, name: &str) -> Result<(), NetlinkError> {
         match answer(self.handle.link().del(index).execute()).await {
             Err(rtnetlink::Error::NetlinkError(message))

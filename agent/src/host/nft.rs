@@ -7,6 +7,10 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 /// Calls `each` with every object of the list.
+///
+/// # Errors
+///
+/// The text is not nft's JSON, or `each` returns an error.
 pub fn each_object<'text, T: Deserialize<'text>>(
     text: &'text str,
     each: impl FnMut(T) -> Result<(), String>,

@@ -73,6 +73,10 @@ impl Processes {
     /// Processes of other nodes on the same machine (a node inside a node) are recognized by their network namespace. If the
     /// namespace cannot be read, the process counts: waiting for another node's process is safer than overlooking one of this
     /// node.
+    ///
+    /// # Errors
+    ///
+    /// The agent runs in a PID namespace of its own, or `/proc` cannot be listed in time.
     pub async fn running(
         &self,
         proc: &Path,
@@ -179,6 +183,10 @@ fn bounded(mut texts: Vec<String>) -> Vec<String> {
 }
 
 /// The numbers of all processes.
+///
+/// # Errors
+///
+/// `/proc` cannot be listed.
 pub fn numbers(proc: &Path) -> Result<Vec<u32>, FileError> {
     let entries = fs::read_dir(proc).map_err(FileError::of("list folder", proc))?;
     let mut numbers = Vec::new();

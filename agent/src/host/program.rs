@@ -100,11 +100,19 @@ pub fn command_line(program: &str, arguments: &[&str]) -> String {
 }
 
 /// Runs a program in the network namespace of the calling thread, writes `input` to it, and returns its output.
+///
+/// # Errors
+///
+/// The program cannot be started, exits with an error, does not end in time, or prints too much.
 pub async fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Result<String, ProgramError> {
     run_with(program, arguments, &[], input).await
 }
 
 /// The same, with these variables added to the environment.
+///
+/// # Errors
+///
+/// The program cannot be started, exits with an error, does not end in time, or prints too much.
 pub async fn run_with(
     program: &str,
     arguments: &[&str],
@@ -129,6 +137,10 @@ pub async fn run_with(
 
 /// Runs a program, reads its output line by line, and returns the lines that `keep` selects. The size of the output is not
 /// limited: of the other lines at most one is held.
+///
+/// # Errors
+///
+/// The program cannot be started, exits with an error, or does not end in time.
 pub async fn lines(
     program: &str,
     arguments: &[&str],

@@ -82,6 +82,10 @@ where
 
     /// The answer to this question: at most two seconds old, or up to fifteen while a newer one is being read. At most one thread
     /// reads at a time.
+    ///
+    /// # Errors
+    ///
+    /// The read has not ended in time, panics, or cannot get a thread.
     pub async fn ask(
         &mut self,
         question: &Question,
@@ -149,6 +153,10 @@ where
 }
 
 /// Reads on a separate thread and waits for the answer. `read` has to have its own time limit, as [`BoundedReads`] has.
+///
+/// # Errors
+///
+/// No thread can be started, or the read panics.
 pub async fn read<Answer: Send + 'static>(
     what: &'static str,
     read: impl FnOnce() -> Answer + Send + 'static,

@@ -23,6 +23,10 @@ pub struct SocketError {
 
 /// A UDP socket whose datagrams are never fragmented, neither on this host nor on the path. The kernel's learned path MTU is
 /// ignored: a probe tests the path.
+///
+/// # Errors
+///
+/// The address is in use or not one of the host, or the kernel refuses an option.
 pub fn datagrams(address: SocketAddr) -> Result<UdpSocket, SocketError> {
     let open = || -> io::Result<UdpSocket> {
         let socket = StdUdpSocket::bind(address)?;
@@ -42,6 +46,10 @@ pub fn datagrams(address: SocketAddr) -> Result<UdpSocket, SocketError> {
 }
 
 /// A listening TCP socket.
+///
+/// # Errors
+///
+/// The address is in use or not one of the host.
 pub fn listener(address: SocketAddr) -> Result<TcpListener, SocketError> {
     let open = || -> io::Result<TcpListener> {
         let socket = StdTcpListener::bind(address)?;

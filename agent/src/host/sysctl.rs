@@ -36,6 +36,10 @@ impl SysctlError {
 }
 
 /// Reads `net.ipv4.conf.*.rp_filter` of `all` (first) and of every interface.
+///
+/// # Errors
+///
+/// The parameters cannot be listed or read, one is not a number, or `all` is missing.
 pub fn reverse_path_filter(proc: &Path) -> Result<(u8, BTreeMap<String, u8>), SysctlError> {
     let folder = proc.join("sys/net/ipv4/conf");
     let mut values = BTreeMap::new();
@@ -65,6 +69,10 @@ pub fn reverse_path_filter(proc: &Path) -> Result<(u8, BTreeMap<String, u8>), Sy
 }
 
 /// Reads `net.bridge.bridge-nf-call-iptables`; `None` when `br_netfilter` is not loaded.
+///
+/// # Errors
+///
+/// `/proc` is not mounted, or the parameter is not a number or cannot be read.
 pub fn bridge_netfilter(proc: &Path) -> Result<Option<bool>, SysctlError> {
     let path = proc.join("sys/net/bridge/bridge-nf-call-iptables");
     match read_small(&path) {
@@ -97,6 +105,10 @@ pub fn answering(bridge: &str, speaks_ipv6: bool) -> Vec<(String, &'static str)>
 }
 
 /// Whether a bridge has these parameters set; false if the bridge does not exist.
+///
+/// # Errors
+///
+/// The parameters of the network are not mounted, or one exists and cannot be read.
 pub fn answers(network: &Path, bridge: &str, speaks_ipv6: bool) -> Result<bool, SysctlError> {
     // The folder of all parameters must exist, else the result is unknown.
     read_if_exists(&network.join("core/somaxconn"))?;
@@ -113,6 +125,10 @@ pub fn answers(network: &Path, bridge: &str, speaks_ipv6: bool) -> Result<bool, 
 }
 
 /// Writes a parameter. The kernel's file is neither created nor replaced.
+///
+/// # Errors
+///
+/// The parameter does not exist or cannot be written, or the kernel refuses the value.
 pub fn write(path: &Path, value: &str) -> Result<(), FileError> {
     fs::OpenOptions::new()
         .write(true)

@@ -65,6 +65,10 @@ struct Orders {
 
 impl Hub {
     /// Listens in this folder.
+    ///
+    /// # Errors
+    ///
+    /// The folder or the socket cannot be created.
     pub fn listen(node: &str, folder: &Path) -> Result<Self, HubError> {
         let path = folder.join(SOCKET);
         let open = || -> io::Result<UnixListener> {

@@ -73,6 +73,10 @@ pub struct StreamCount {
 }
 
 /// Reads one line; `None` when the other side has closed.
+///
+/// # Errors
+///
+/// The connection fails, or the line is too long or not the expected JSON.
 pub async fn read<T: DeserializeOwned>(from: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Option<T>> {
     let mut line = Vec::new();
     let length = from.take(LONGEST_LINE).read_until(b'\n', &mut line).await?;
@@ -87,6 +91,10 @@ pub async fn read<T: DeserializeOwned>(from: &mut (impl AsyncBufRead + Unpin)) -
 }
 
 /// Writes one line.
+///
+/// # Errors
+///
+/// The connection fails.
 pub async fn write(to: &mut (impl AsyncWrite + Unpin), what: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');

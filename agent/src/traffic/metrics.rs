@@ -17,6 +17,10 @@ pub struct TrafficMetrics {
 
 impl TrafficMetrics {
     /// The metrics, not registered yet.
+    ///
+    /// # Errors
+    ///
+    /// A metric has an invalid name.
     pub fn new() -> Result<Self, prometheus::Error> {
         Ok(Self {
             probes: IntGaugeVec::new(

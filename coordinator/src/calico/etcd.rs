@@ -75,6 +75,10 @@ pub(super) async fn patch_spec(
 }
 
 /// Collects what `choose` returns for each of Calico's Nodes, which exist in etcd only.
+///
+/// # Errors
+///
+/// etcd does not answer, refuses the read, or sends an answer that cannot be read.
 pub async fn each_node<T>(
     store: &Etcd3,
     choose: impl FnMut(DynamicObject) -> Option<T>,
@@ -83,11 +87,19 @@ pub async fn each_node<T>(
 }
 
 /// The Node of this name.
+///
+/// # Errors
+///
+/// etcd does not answer, refuses the read, or sends an answer that cannot be read.
 pub async fn node(store: &Etcd3, name: &str) -> Result<Option<DynamicObject>, WriteError> {
     get(store, NODE, &Id::Named(name.to_owned())).await
 }
 
 /// Merges `change`, of metadata and spec, into a Node as read.
+///
+/// # Errors
+///
+/// The Node changed since it was read, or etcd does not answer or refuses the write.
 pub async fn patch_node(store: &Etcd3, read: &DynamicObject, change: &Value) -> Result<(), WriteError> {
     let (entry, mut value) = as_read(store, NODE, read).await?;
     api::merge::apply(&mut value, change);

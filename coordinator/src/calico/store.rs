@@ -24,11 +24,19 @@ pub enum Store {
 
 impl Store {
     /// Every object of the kind; empty if the kind is not served. For kinds with few objects.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer, refuses the read, or sends an answer that cannot be read.
     pub async fn list(&self, kind: Kind) -> Result<Vec<DynamicObject>, WriteError> {
         self.each(kind, Some).await
     }
 
     /// Collects what `choose` returns for each object of the kind, page by page; empty if the kind is not served.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer, refuses the read, or sends an answer that cannot be read.
     pub async fn each<T>(
         &self,
         kind: Kind,
@@ -41,16 +49,28 @@ impl Store {
     }
 
     /// The `IPPool` of this name, if it exists.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer, refuses the read, or sends an answer that cannot be read.
     pub async fn pool(&self, name: &str) -> Result<Option<DynamicObject>, WriteError> {
         self.get(IP_POOL, &Id::Named(name.to_owned())).await
     }
 
     /// The block of this range.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer, refuses the read, or sends an answer that cannot be read.
     pub async fn block(&self, range: IpNet) -> Result<Option<DynamicObject>, WriteError> {
         self.get(IPAM_BLOCK, &Id::Block(range)).await
     }
 
     /// The block affinity of this name, which is this node's for this range.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer, refuses the read, or sends an answer that cannot be read.
     pub async fn claim(
         &self,
         name: &str,
@@ -66,16 +86,28 @@ impl Store {
     }
 
     /// This handle, in its original case.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer, refuses the read, or sends an answer that cannot be read.
     pub async fn handle(&self, handle: &str) -> Result<Option<DynamicObject>, WriteError> {
         self.get(IPAM_HANDLE, &Id::Handle(handle.to_owned())).await
     }
 
     /// The settings of the IPAM.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer, refuses the read, or sends an answer that cannot be read.
     pub async fn ipam_config(&self) -> Result<Option<DynamicObject>, WriteError> {
         self.get(IPAM_CONFIG, &Id::Named("default".to_owned())).await
     }
 
     /// The current version of an object that was read.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer, refuses the read, or sends an answer that cannot be read.
     pub async fn again(&self, kind: Kind, read: &DynamicObject) -> Result<Option<DynamicObject>, WriteError> {
         match self {
             Self::Kubernetes(client) => kind.get(client, &kubernetes::name(read)).await,
@@ -91,6 +123,10 @@ impl Store {
     }
 
     /// Creates the object; an existing object is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The store refuses the write or does not answer.
     pub async fn create(&self, kind: Kind, object: &Value) -> Result<Created, WriteError> {
         match self {
             Self::Kubernetes(client) => kind.create(client, object).await,
@@ -99,6 +135,10 @@ impl Store {
     }
 
     /// Creates the handle, or changes what differs in the existing one.
+    ///
+    /// # Errors
+    ///
+    /// The handle changed between read and write, or the store refuses a request or does not answer.
     pub async fn ensure_handle(
         &self,
         handle: &str,
@@ -117,6 +157,10 @@ impl Store {
     }
 
     /// Merges `change` into the spec of the object as read.
+    ///
+    /// # Errors
+    ///
+    /// The object changed since it was read, or the store refuses the write or does not answer.
     pub async fn patch_spec(
         &self,
         kind: Kind,
@@ -131,6 +175,10 @@ impl Store {
 
     /// Deletes an object of the IPAM as read. In the Kubernetes API it is marked first, as Calico does: a concurrent write makes
     /// the mark fail, instead of being lost with the object. etcd compares and deletes in one transaction.
+    ///
+    /// # Errors
+    ///
+    /// The object changed since it was read, or the store refuses the write or does not answer.
     pub async fn delete_marked(&self, kind: Kind, read: &DynamicObject) -> Result<(), WriteError> {
         match self {
             Self::Kubernetes(client) => kubernetes::delete_marked(client, kind, read).await,
@@ -139,6 +187,10 @@ impl Store {
     }
 
     /// Deletes the `IPPool` of this name; a missing pool is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The store refuses the deletion or does not answer; in etcd also when the pool changed between read and write.
     pub async fn delete_pool(&self, name: &str) -> Result<(), WriteError> {
         match self {
             Self::Kubernetes(client) => IP_POOL.delete(client, name).await,

@@ -6,6 +6,10 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 /// The fields of an `IPPool` that are used here.
+///
+/// # Errors
+///
+/// A used field has another type than in the API of Calico, or `cidr` is not a range.
 pub fn ip_pool(pool: &DynamicObject) -> Result<IpPool, Malformed> {
     let reader = Reader::of("IPPool", pool);
     let cidr: IpNet = reader.network("cidr")?;
@@ -45,6 +49,10 @@ pub fn range(object: &DynamicObject) -> Option<IpNet> {
 }
 
 /// An `IPAMBlock`'s range and affinity (`host:<node>`).
+///
+/// # Errors
+///
+/// `affinity` is not a text, or `cidr` is not a range.
 pub fn ipam_block(block: &DynamicObject) -> Result<(IpNet, Option<String>), Malformed> {
     let reader = Reader::of("IPAMBlock", block);
     Ok((reader.network("cidr")?, reader.text("affinity")?))

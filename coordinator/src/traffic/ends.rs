@@ -15,6 +15,10 @@ use crate::write::WriteError;
 use crate::{facts, own_pods};
 
 /// Ends all traffic, after the last node or after a rollback. Each pass until the end adds up the agents' reports.
+///
+/// # Errors
+///
+/// An object changed since it was read, or the API server refuses a request or does not answer.
 pub async fn end(
     context: &Context,
     known: &mut TrafficMemory,

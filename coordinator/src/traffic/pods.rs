@@ -157,6 +157,10 @@ pub fn state(pod: &Pod, networks: &Networks) -> String {
 }
 
 /// Creates the pod, bound to the node directly, independent of the scheduler.
+///
+/// # Errors
+///
+/// The API server refuses the write or does not answer.
 pub async fn create(
     context: &Context,
     migration: &Migration,

@@ -72,6 +72,11 @@ struct Runner<'caller> {
 }
 
 /// Reaches a goal from any state of the stores. Returns the record at the end.
+///
+/// # Errors
+///
+/// The run is refused, another process holds the lock, the data cannot be converted, the backup cannot be written, or a store
+/// fails. [`RunError::Aborted`] and [`RunError::AbortFailed`] say that the conversion was undone, or could not be.
 pub async fn run_to(
     stores: &Stores,
     options: &Options,
@@ -163,6 +168,10 @@ fn unconvertible(error: &NotConvertible) -> String {
 }
 
 /// Reason to refuse a goal in the present state of both stores. Changes nothing and takes no lock.
+///
+/// # Errors
+///
+/// A store does not answer, or its state cannot be read.
 pub async fn refusal(
     stores: &Stores,
     prepared: &Prepared,

@@ -76,6 +76,10 @@ impl Prepared {
     }
 
     /// Converts the data of v2.
+    ///
+    /// # Errors
+    ///
+    /// The store is empty, its version cannot be migrated, or a value cannot be converted.
     pub fn of(tree: &Tree) -> Result<Self, NotConvertible> {
         if tree.values.keys().all(|key| key == READY) {
             return Err(NotConvertible::Empty);

@@ -80,6 +80,10 @@ pub struct Status {
 }
 
 /// Reads the status. Changes nothing and needs no lock.
+///
+/// # Errors
+///
+/// A store does not answer, or the record or `ClusterInformation` cannot be read.
 pub async fn status(stores: &Stores, now: Timestamp) -> Result<Status, StoreError> {
     let (recorded, v2, information, keys, version_v2, at_work) = tokio::try_join!(
         stores.record(),

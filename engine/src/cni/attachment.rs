@@ -105,6 +105,10 @@ struct Address {
 
 impl Attachment {
     /// Reads a record.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are not the JSON of a record, or the record is not of kind `cniCacheV1`.
     pub fn parse(bytes: &[u8]) -> Result<Self, AttachmentError> {
         let record: Record = serde_json::from_slice(bytes)?;
         if record.kind != "cniCacheV1" {
@@ -141,6 +145,10 @@ impl Attachment {
 
 /// The calls that undo an attachment, in order, as libcni makes them: DEL, from the last plugin to the first, with the
 /// configuration of the ADD. The network namespace of the pod is gone, so none is passed.
+///
+/// # Errors
+///
+/// The record or its configuration is not JSON, or a plugin has no name or has a path as its name.
 pub fn deletion(bytes: &[u8]) -> Result<Vec<PluginCall>, AttachmentError> {
     let record: Record = serde_json::from_slice(bytes)?;
     let list: Value = serde_json::from_slice(&base64::prelude::BASE64_STANDARD.decode(&record.config)?)?;

@@ -68,6 +68,10 @@ pub enum Need {
 }
 
 /// Checks that a store of this version can be migrated; `None` is a store without a version.
+///
+/// # Errors
+///
+/// The store has no version or an unreadable one, is older than 2.6.5, or has the data model of v3 already.
 pub fn gate(version: Option<&str>) -> Result<Version, VersionRefused> {
     let text = version.ok_or(VersionRefused::Missing)?;
     let found = || text.to_owned();
@@ -83,6 +87,10 @@ pub fn gate(version: Option<&str>) -> Result<Version, VersionRefused> {
 
 /// Whether a migration is needed, by the version in `ClusterInformation` of v3 or, when that is empty, by the version in v2. A
 /// migrated store has the version that was copied, so the answer stays until a node of v3 writes its own.
+///
+/// # Errors
+///
+/// The version that decides is unreadable or too old; in v2, also one with the data model of v3.
 pub fn needed(v3: Option<&str>, v2: Option<&str>) -> Result<Need, VersionRefused> {
     match (v3.filter(|text| !text.is_empty()), v2) {
         (Some(v3), _) => match gate(Some(v3)) {

@@ -30,6 +30,10 @@ const NETWORK_CONFIGURATION: &str = "net-conf.json";
 
 /// Merges the spec, the facts about the cluster and the defaults. Returns failed checks if flannel was not found, if facts
 /// contradict each other, or if a value without a default is unknown.
+///
+/// # Errors
+///
+/// The `DaemonSet` of flannel is not found, facts contradict each other, or no node has reported a value that has no default.
 pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
     let (name, namespace) = daemon_set::choose(options, facts).map_err(|check| vec![*check])?;
     let flannel = facts

@@ -122,6 +122,10 @@ pub struct Ipv6Annotations {
 
 impl SubnetEnvironment {
     /// Parses the text of the file. Lines that flannel's CNI plugin does not use are ignored.
+    ///
+    /// # Errors
+    ///
+    /// A line is not an assignment, or a needed value is missing or malformed.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         const TEXT: &str = "subnet.env";
         let mut values: BTreeMap<&str, &str> = BTreeMap::new();
@@ -188,6 +192,10 @@ impl SubnetEnvironment {
 
 impl NetworkConfiguration {
     /// Parses the text as flannel does: keys in any case, flannel's defaults for missing keys.
+    ///
+    /// # Errors
+    ///
+    /// The text is not a JSON object, or a field is missing or malformed.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let document = Document::parse("net-conf.json", "", text)?;
         let backend = match document.one("Backend")? {

@@ -96,6 +96,10 @@ pub struct EtcdFacts {
 /// Determines the datastore from the pod template of calico-node, with the connection `wish` of the Migration if it is set.
 ///
 /// `object` names the `DaemonSet`; `config_maps` are those of its namespace.
+///
+/// # Errors
+///
+/// The template names neither a datastore of v3 nor how to reach it, or `wish` is set while the datastore is the Kubernetes API.
 pub fn detect(
     wish: Option<&Etcd>,
     object: &str,

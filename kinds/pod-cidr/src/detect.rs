@@ -14,6 +14,11 @@ use engine::sourced::{Source, Sourced};
 
 /// Merges the spec with the facts of the cluster. Returns refusing checks if the two ranges do not fit together, or if the old
 /// pool was not found.
+///
+/// # Errors
+///
+/// The ranges do not fit together, the datastore cannot be reached, the old pool is not found, or several `DaemonSet`s run
+/// calico-node.
 pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
     if let Some(refusal) = relation(options) {
         return Err(vec![refusal]);

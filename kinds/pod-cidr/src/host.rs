@@ -117,6 +117,10 @@ pub struct Uplink {
 
 impl HostFacts {
     /// The IPAM plugin of new pods (`calico-ipam`, `host-local`), or why it is unknown.
+    ///
+    /// # Errors
+    ///
+    /// No CNI configuration of the host is in use, or its IPAM plugin is missing or malformed.
     pub fn ipam(&self) -> Result<&str, String> {
         let conflist = self.used_conflist()?;
         match &conflist.ipam {
@@ -131,6 +135,10 @@ impl HostFacts {
 
     /// Pools of the family of `range` to which the CNI configuration pins new pods, by name or range; empty if there are none.
     /// The error states why they are unknown.
+    ///
+    /// # Errors
+    ///
+    /// No CNI configuration of the host is in use, or its list of pools is malformed.
     pub fn pins(&self, range: &IpNet) -> Result<&[String], String> {
         let conflist = self.used_conflist()?;
         let pools = match range {

@@ -30,6 +30,10 @@ pub struct Cluster {
 }
 
 /// Reads the document. The error lists every invalid field with the value found and the value needed.
+///
+/// # Errors
+///
+/// The document is not JSON, has not exactly one cluster, or its ranges are missing, malformed or do not fit together.
 pub fn read(text: &str) -> Result<Cluster, Vec<String>> {
     let document: Value = serde_json::from_str(text).map_err(|error| {
         vec![format!(

@@ -112,6 +112,10 @@ pub fn block_size(spec: &Value, range: &IpNet) -> u8 {
 }
 
 /// Whether Calico accepts blocks of this prefix length for this range; the error is the accepted values.
+///
+/// # Errors
+///
+/// Calico does not accept the prefix length, or a block would be larger than the range.
 pub fn check_block_size(size: u8, range: &IpNet) -> Result<(), String> {
     let (allowed, _) = sizes(range);
     let least = *allowed.start().max(&range.prefix_len());

@@ -67,6 +67,10 @@ pub struct Assigned {
 }
 
 /// Assigns an address of `to` to each of these addresses of `from`; an error if `to` has too few.
+///
+/// # Errors
+///
+/// `to` has fewer free addresses than are needed.
 pub fn assign(
     addresses: &BTreeSet<IpAddr>,
     from: &IpNet,

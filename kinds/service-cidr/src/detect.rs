@@ -15,6 +15,10 @@ use engine::sourced::{Source, Sourced};
 
 /// Merges the spec with the facts of the cluster. Returns refusing checks if the ranges do not fit together, or if the source
 /// range was not found.
+///
+/// # Errors
+///
+/// The `ServiceCIDR` `kubernetes` or the domain of the cluster is not found, no new range is set, or a new range does not fit.
 pub fn detect(to: &[IpNet], facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
     let default = facts
         .ranges

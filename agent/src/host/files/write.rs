@@ -21,11 +21,19 @@ const DIGITS: usize = 16;
 const PART: &str = ".part";
 
 /// Writes a file so that after a crash it has either the old or the new content, never a part.
+///
+/// # Errors
+///
+/// The new file cannot be written, synced or renamed.
 pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     replace(path, bytes, |_| Ok(()))
 }
 
 /// The same, with these permission bits and this owner (user and group) from its creation.
+///
+/// # Errors
+///
+/// The new file cannot be written, synced or renamed, or cannot get the permissions or the owner.
 pub fn write_durably_as(path: &Path, bytes: &[u8], mode: u32, owner: (u32, u32)) -> Result<(), FileError> {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
     replace(path, bytes, |file| {

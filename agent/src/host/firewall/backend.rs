@@ -18,12 +18,20 @@ pub(super) async fn transact(backend: FirewallBackend, script: &str) -> Result<(
 
 /// The rules of one existing chain. With the nft backend, one chain is much cheaper than its table: with 10 000 Services, one
 /// second instead of 15 seconds. With the legacy backend it is not cheaper, and takes the lock.
+///
+/// # Errors
+///
+/// The program of the backend fails or does not end in time, or the chain does not exist.
 pub async fn chain(backend: FirewallBackend, table: &str, chain: &str) -> Result<Vec<String>, ProgramError> {
     let arguments = ["-w", LOCK_SECONDS, "-t", table, "-S", chain];
     lines(program(backend), &arguments, |_| true).await
 }
 
 /// The lines of one saved table that `keep` selects: with the legacy backend a table contains all rules of a node.
+///
+/// # Errors
+///
+/// The program of the backend fails or does not end in time.
 pub async fn save(
     backend: FirewallBackend,
     table: &str,
@@ -34,6 +42,10 @@ pub async fn save(
 }
 
 /// Tables of the legacy backend of a family. Listing them with that backend's own program would create them.
+///
+/// # Errors
+///
+/// `/proc` is not mounted, or the list exists and cannot be read.
 pub fn legacy_tables(proc: &Path, backend: FirewallBackend) -> Result<BTreeSet<String>, FileError> {
     let name = if backend == FirewallBackend::Ip6tablesLegacy {
         "ip6_tables_names"

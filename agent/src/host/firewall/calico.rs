@@ -58,6 +58,10 @@ pub(super) async fn list(proc: &Path, nft: &Nftables) -> Result<Vec<FirewallObje
 }
 
 /// Deletes Calico's chains and rules in one table, or Calico's own table.
+///
+/// # Errors
+///
+/// The object is not a table of Calico, or the program of the backend fails.
 pub async fn delete(object: &FirewallObject) -> Result<(), FirewallError> {
     if object.backend == FirewallBackend::Nftables {
         let (family, table) = NATIVE
@@ -77,11 +81,19 @@ pub async fn delete(object: &FirewallObject) -> Result<(), FirewallError> {
 }
 
 /// Number of Calico's IP sets.
+///
+/// # Errors
+///
+/// ipset fails.
 pub async fn sets() -> Result<usize, ProgramError> {
     Ok(names_of_sets().await?.len())
 }
 
 /// Deletes Calico's IP sets. A set that another set refers to is deleted after that one.
+///
+/// # Errors
+///
+/// ipset fails, or refuses every set that remains.
 pub async fn delete_sets() -> Result<(), FirewallError> {
     let mut remaining = names_of_sets().await?;
     while !remaining.is_empty() {

@@ -99,6 +99,10 @@ pub(super) async fn list(
 }
 
 /// The rules of an object, and the jumps to it, as printed by the backend's program.
+///
+/// # Errors
+///
+/// The object is not one of flannel, or the program of the backend fails.
 pub async fn rules(object: &FirewallObject) -> Result<Vec<String>, FirewallError> {
     if object.backend == FirewallBackend::Nftables {
         let (family, table) = native_table(object)?;
@@ -116,6 +120,10 @@ pub async fn rules(object: &FirewallObject) -> Result<Vec<String>, FirewallError
 }
 
 /// Deletes one object: a chain with the jumps to it, the tagged rules of a built-in chain, or a table.
+///
+/// # Errors
+///
+/// The object is not one of flannel, or the program of the backend fails.
 pub async fn delete(object: &FirewallObject) -> Result<(), FirewallError> {
     if object.backend == FirewallBackend::Nftables {
         let (family, table) = native_table(object)?;
@@ -129,6 +137,10 @@ pub async fn delete(object: &FirewallObject) -> Result<(), FirewallError> {
 }
 
 /// Restores one object from the output of [`rules`]. Rules in built-in chains are appended.
+///
+/// # Errors
+///
+/// The object is not one of flannel, or the program of the backend fails.
 pub async fn restore(object: &FirewallObject, saved: &[String]) -> Result<(), FirewallError> {
     if object.backend == FirewallBackend::Nftables {
         native_table(object)?;

@@ -39,6 +39,10 @@ impl Nftables {
     ///
     /// Reads nft's text output, not JSON: its lines are read one by one, so that at most one of hundreds of thousands of chains
     /// is held.
+    ///
+    /// # Errors
+    ///
+    /// nft fails, or prints a line that cannot be read.
     pub async fn read(select: impl Fn(&str) -> Option<&'static str>) -> Result<Self, ProgramError> {
         let mut found = Self::default();
         for what in ["tables", "chains"] {

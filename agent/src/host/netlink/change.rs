@@ -35,12 +35,20 @@ pub enum Renamed {
 
 impl Netlink {
     /// Adds a route to one address through a link, or replaces an existing one.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn add_host_route(&self, address: IpAddr, link: u32) -> Result<(), NetlinkError> {
         self.add_route(&host_route(address, link)).await
     }
 
     /// Adds Felix' routes beside each route of a tunnel to a node: one to the node's end of the tunnel, and one to each of the
     /// node's address blocks. The next hop is the same, so that no packet takes another path.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn add_block_routes(&self, tunnel: &Snapshot, block_size: u8) -> Result<(), NetlinkError> {
         for route in &tunnel.routes {
             let [(Some(gateway), Some(link))] = route.hops.as_slice() else {
@@ -73,6 +81,10 @@ impl Netlink {
 
     /// The reverse of [`Self::add_block_routes`]: adds flannel's route to each node behind the tunnel, then deletes all other
     /// routes. The routes to the nodes' tunnel ends are deleted last: while one remains, this step is not complete.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn restore_node_routes(&self, tunnel: &Snapshot, length: u8) -> Result<(), NetlinkError> {
         let mut kept: Vec<IpNet> = Vec::new();
         for route in &tunnel.routes {
@@ -118,6 +130,10 @@ impl Netlink {
     }
 
     /// Adds the routes again that the kernel creates with an IPv6 address, and that Felix deletes from its device.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn restore_own_routes(&self, tunnel: &Snapshot) -> Result<(), NetlinkError> {
         for address in &tunnel.addresses {
             let own = address.address.trunc();
@@ -142,6 +158,10 @@ impl Netlink {
     }
 
     /// Deletes a route of a snapshot. A missing route is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn delete_route(&self, route: &Route) -> Result<(), NetlinkError> {
         let message = message(route)?;
         match answer(self.handle.route().del(message).execute()).await {
@@ -159,6 +179,10 @@ impl Netlink {
     }
 
     /// Renames a link while it carries packets.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request for another reason than a busy link, or the netlink socket fails.
     pub async fn rename_link(&self, link: &Link, name: &str) -> Result<Renamed, NetlinkError> {
         let message = LinkUnspec::new_with_index(link.index).name(name).build();
         match answer(self.handle.link().set(message).execute()).await {
@@ -174,6 +198,10 @@ impl Netlink {
 
     /// Creates a VXLAN link with this name and the attributes, addresses, neighbours, forwarding entries and routes in `saved`.
     /// Existing objects are kept or replaced, so that an interrupted call can be repeated.
+    ///
+    /// # Errors
+    ///
+    /// `saved` has no link, the kernel refuses a request, or the netlink socket fails.
     pub async fn restore_vxlan(&self, saved: &Snapshot, name: &str) -> Result<u32, NetlinkError> {
         let Some(link) = saved.links.first() else {
             return Err(request(

@@ -13,6 +13,10 @@ use super::request::{NetlinkError, answer, reading};
 
 impl Netlink {
     /// Every address of every link, except of links that were created between the two reads.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn link_addresses(&self) -> Result<Vec<LinkAddress>, NetlinkError> {
         let links = self.links().await?;
         let found = self.address_messages().await?;
@@ -28,6 +32,10 @@ impl Netlink {
     }
 
     /// Applies one change. A change that is applied already is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn change_address(&self, change: &AddressChange) -> Result<(), NetlinkError> {
         match change {
             AddressChange::Keep(address) => self.add_address(LOOPBACK, *address, true).await,

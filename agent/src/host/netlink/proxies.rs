@@ -14,6 +14,10 @@ use crate::host::snapshot::Proxy;
 
 impl Netlink {
     /// Adds a proxy neighbour entry. An existing entry is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn add_proxy(&self, link: u32, address: Ipv6Addr) -> Result<(), NetlinkError> {
         let add = self.handle.neighbours().add(link, IpAddr::V6(address));
         answer(add.flags(NeighbourFlags::Proxy).replace().execute())
@@ -22,6 +26,10 @@ impl Netlink {
     }
 
     /// Deletes a proxy neighbour entry. A missing entry is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn delete_proxy(&self, proxy: &Proxy) -> Result<(), NetlinkError> {
         let mut message = NeighbourMessage::default();
         message.header.family = AddressFamily::Inet6;

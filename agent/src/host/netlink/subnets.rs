@@ -19,6 +19,10 @@ const SUBNET_RULE_PRIORITY: u32 = 32_700;
 impl Netlink {
     /// Adds a route to the subnet of each node behind the tunnel, with the next hop of the tunnel's routes; then the rule for the
     /// table.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn add_subnet_routes(&self, tunnel: &Snapshot, length: u8) -> Result<(), NetlinkError> {
         for (end, route) in tunnel.ipv6_ends() {
             let Ok(subnet) = IpNet::new(end, length) else {
@@ -43,6 +47,10 @@ impl Netlink {
     }
 
     /// Deletes the rule, then the routes.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn delete_subnet_routes(&self, seen: &Snapshot) -> Result<(), NetlinkError> {
         for rule in self.subnet_rules().await? {
             answer(self.handle.rule().del(rule).execute())

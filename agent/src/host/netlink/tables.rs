@@ -17,6 +17,10 @@ use crate::host::snapshot::{Route, Tables};
 
 impl Netlink {
     /// Reads links, addresses, routes of all tables, and rules.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn tables(&self) -> Result<Tables, NetlinkError> {
         let mut routes = self.route_messages(AddressFamily::Inet).await?;
         routes.extend(self.route_messages(AddressFamily::Inet6).await?);

@@ -20,6 +20,11 @@ use crate::host::{files, firewall};
 use crate::kinds::flannel_to_calico::journal::{Before, Journal};
 
 /// Performs one step and returns an observation of the host after it.
+///
+/// # Errors
+///
+/// The journal cannot be written, the network changed since the observation, a change fails, or the host does not have the result
+/// of the step afterwards.
 pub async fn apply(
     step: &HostStep,
     seen: &Observation,

@@ -47,6 +47,10 @@ pub struct Journal {
 
 impl Journal {
     /// Opens the journal in this folder and removes an incomplete last line.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be written, another agent holds the lock, or a complete record cannot be read.
     pub fn open(folder: &Path) -> Result<Self, JournalError> {
         fs::create_dir_all(folder).map_err(FileError::of("create folder", folder))?;
         let mut journal = Self {
@@ -160,6 +164,10 @@ impl Journal {
     }
 
     /// Records the coordinator's goal and settings if they have changed.
+    ///
+    /// # Errors
+    ///
+    /// The journal cannot be written.
     pub fn record_goal(&mut self, orders: Orders, now: Timestamp) -> Result<(), JournalError> {
         if self.state.orders.as_ref() == Some(&orders) {
             return Ok(());
@@ -168,11 +176,19 @@ impl Journal {
     }
 
     /// Records that the host is rolled back automatically.
+    ///
+    /// # Errors
+    ///
+    /// The journal cannot be written.
     pub fn record_automatic_rollback(&mut self, why: String, now: Timestamp) -> Result<(), JournalError> {
         self.append(now, Event::FellBack { why })
     }
 
     /// Records that the coordinator knows about the automatic rollback.
+    ///
+    /// # Errors
+    ///
+    /// The journal cannot be written.
     pub fn acknowledge_rollback(&mut self, now: Timestamp) -> Result<(), JournalError> {
         if self.state.fell_back.is_none() {
             return Ok(());
@@ -181,6 +197,10 @@ impl Journal {
     }
 
     /// Records that the host is completely rolled back.
+    ///
+    /// # Errors
+    ///
+    /// The journal cannot be written.
     pub fn record_rollback(&mut self, now: Timestamp) -> Result<(), JournalError> {
         if self.state.standing.is_empty() {
             return Ok(());
@@ -189,6 +209,10 @@ impl Journal {
     }
 
     /// Records the start of a step and the state before it. Returns once the record is on disk.
+    ///
+    /// # Errors
+    ///
+    /// The journal cannot be written.
     pub fn begin(&mut self, step: &HostStep, before: Before, now: Timestamp) -> Result<(), JournalError> {
         // A failed step that is repeated with the same state has its record already.
         if self
@@ -209,11 +233,19 @@ impl Journal {
     }
 
     /// Records that a step is finished.
+    ///
+    /// # Errors
+    ///
+    /// The journal cannot be written.
     pub fn finish(&mut self, step: &HostStep, now: Timestamp) -> Result<(), JournalError> {
         self.append(now, Event::Finished { step: step.clone() })
     }
 
     /// Copies a file durably into the journal's folder. `None` when the file does not exist.
+    ///
+    /// # Errors
+    ///
+    /// The file exists and cannot be read, or the copy cannot be written.
     pub fn save(&self, path: &Path) -> Result<Option<SavedFile>, JournalError> {
         use std::os::unix::fs::MetadataExt;
         // Owner and permissions are read from the same open file as the content.

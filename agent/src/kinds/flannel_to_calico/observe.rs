@@ -67,6 +67,10 @@ impl ObserveError {
 
 /// Reads the whole state. If one part cannot be read, there are no facts at all, since partial facts would be misleading. An
 /// unreadable process is a fact.
+///
+/// # Errors
+///
+/// Processes, files, kernel parameters, the network or the firewall cannot be read.
 pub async fn observe(
     paths: &Paths,
     netlink: &Netlink,

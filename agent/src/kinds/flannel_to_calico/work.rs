@@ -58,7 +58,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// If the kernel gives no netlink socket.
+    /// The kernel gives no netlink socket.
     pub fn start(parts: &HostParts) -> Result<Self, NetlinkError> {
         Ok(Self {
             configuration: parts.clone(),

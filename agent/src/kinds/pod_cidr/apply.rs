@@ -8,6 +8,10 @@ use pod_cidr::host::{AddressChange, ChangedTunnelAddress, changes, refused};
 use crate::host::netlink::{Netlink, NetlinkError};
 
 /// Sets the addresses of the host to the requested ones, and returns refused requests, one line each.
+///
+/// # Errors
+///
+/// The kernel refuses the request, or the netlink socket fails.
 pub async fn set_addresses(
     netlink: &Netlink,
     ends: &[ChangedTunnelAddress],

@@ -74,6 +74,10 @@ impl Observer {
     }
 
     /// Removes the addresses that a podCidr migration kept on the loopback link, once no spec requests them.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
     pub async fn release(&self) -> Result<(), ObserveError> {
         set_addresses(&Netlink::connect()?, &[]).await?;
         Ok(())
@@ -88,6 +92,10 @@ impl Observer {
     }
 
     /// Reads the whole state. If one part cannot be read, there are no facts at all, since partial facts would be misleading.
+    ///
+    /// # Errors
+    ///
+    /// The CNI folder is missing, or the network cannot be read.
     pub async fn observe(&self, settings: &HostSettings) -> Result<HostFacts, ObserveError> {
         let folder = settings
             .cni_configuration_directory

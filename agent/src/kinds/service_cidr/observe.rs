@@ -141,6 +141,10 @@ impl Observer {
     }
 
     /// Reads the whole state. An unreadable part is reported in its own field; only unreadable kernel tables are an error.
+    ///
+    /// # Errors
+    ///
+    /// Links, addresses, routes or rules of the kernel cannot be read.
     pub async fn observe(&mut self, settings: &HostSettings) -> Result<HostFacts, NetlinkError> {
         let HostSettings {
             source: left,

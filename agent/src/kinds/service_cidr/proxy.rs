@@ -159,6 +159,10 @@ impl Rules {
 
 /// Reads the rules of every mode. `bound` are the addresses on kube-proxy's link in ipvs mode: virtual servers with other
 /// addresses belong to other programs, for example load balancers of API servers.
+///
+/// # Errors
+///
+/// A program (iptables, nft) fails or prints lines that cannot be read, or a file in `/proc` cannot be read.
 pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, FirewallError> {
     let mut rules = Rules::default();
     let nft = Nftables::read(|chain| (chain == CHAIN).then_some(CHAIN)).await?;

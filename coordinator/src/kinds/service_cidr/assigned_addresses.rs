@@ -38,6 +38,10 @@ pub fn untouched_services(records: &Records) -> BTreeSet<String> {
 }
 
 /// Writes the book, where it differs from the records. Nothing has been done yet for its `untouched` Services.
+///
+/// # Errors
+///
+/// A record changed since it was read, or the API server refuses a request or does not answer.
 pub async fn write(
     client: &Client,
     records: &mut Records,

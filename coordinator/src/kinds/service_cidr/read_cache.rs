@@ -173,6 +173,10 @@ impl ReadCache {
     }
 
     /// Every API server.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
     pub async fn api_servers(
         &mut self,
         context: &Context,
@@ -191,6 +195,10 @@ impl ReadCache {
     }
 
     /// Objects that contain addresses of these ranges.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
     pub async fn mentions(
         &mut self,
         context: &Context,

@@ -37,6 +37,10 @@ fn version(object: &Value) -> &str {
 
 impl Whole {
     /// Reads these Services and their helpers, and the slices of those without a selector, unless they are as new as the index.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
     pub async fn read(
         &mut self,
         client: &Client,

@@ -25,6 +25,10 @@ pub struct Options {
 }
 
 /// Detects the settings. An error has a check for each missing one.
+///
+/// # Errors
+///
+/// The manifest is missing or invalid, its `DaemonSet` is not in the cluster, or the connection to etcd v2 is unknown.
 pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
     let manifest = match &facts.manifest {
         Some(Ok(manifest)) => manifest,

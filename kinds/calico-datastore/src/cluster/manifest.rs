@@ -69,6 +69,11 @@ pub struct Manifest {
 }
 
 /// Splits the documents of a manifest. An error lists all problems.
+///
+/// # Errors
+///
+/// The manifest does not have exactly one `DaemonSet` of calico-node with a namespace and a connection to etcd, has an object
+/// without kind or name, runs Calico's own upgrade beside calico-node, or has a Secret with data.
 pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
     let mut errors = Vec::new();
     let Sorted {

@@ -11,6 +11,10 @@ use super::{Ipv6Annotations, NodeAnnotations};
 
 /// The full key of an annotation of flannel, composed from the prefix as in flannel: `a.b` gives `a.b/key`, `a.b/c` gives
 /// `a.b/c-key`.
+///
+/// # Errors
+///
+/// The prefix is not a domain with lower-case labels and an optional name, as flannel requires.
 pub fn annotation_key(prefix: &str, key: &str) -> Result<String, ParseError> {
     let error = || ParseError::Prefix {
         found: prefix.to_owned(),
@@ -38,6 +42,10 @@ pub fn annotation_key(prefix: &str, key: &str) -> Result<String, ParseError> {
 impl NodeAnnotations {
     /// Parses flannel's annotations with this prefix. `None` without such annotations: flannel has not run on the node, or
     /// uses another prefix.
+    ///
+    /// # Errors
+    ///
+    /// Flannel would not accept the prefix, an annotation is missing, or its value is malformed.
     pub fn read(annotations: &BTreeMap<String, String>, prefix: &str) -> Result<Option<Self>, ParseError> {
         const KEYS: [&str; 6] = [
             "backend-type",

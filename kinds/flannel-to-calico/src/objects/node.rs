@@ -28,6 +28,10 @@ pub struct RangeError {
 const IPV6_BLOCKS: usize = 4;
 
 /// The blocks of the subnet of a node that are claimed for the node, in order: for IPv4 all, for IPv6 the first ones.
+///
+/// # Errors
+///
+/// The subnet is smaller than a block, or the block size is not a prefix length of the family.
 pub fn blocks(range: IpNet, block_size: u8) -> Result<Vec<IpNet>, RangeError> {
     let error = |_| RangeError { range, block_size };
     Ok(match range {
@@ -135,6 +139,11 @@ impl NodeObjects {
 }
 
 /// Builds the objects for one node, in these pools.
+///
+/// # Errors
+///
+/// The Node has no subnet in the range of a pool, or flannel's annotations are missing, malformed, or of another backend than
+/// vxlan.
 pub fn of_node(node: &Node, settings: &Settings, pools: &[Pool]) -> Result<NodeObjects, NodeError> {
     let name = || node.name.clone();
     let prefix = &settings.flannel_annotation_prefix.value;

@@ -43,6 +43,10 @@ pub fn block_size(network: &PodNetwork) -> u8 {
 }
 
 /// The pools of all networks of flannel, in their order.
+///
+/// # Errors
+///
+/// An existing pool is in conflict with a network of flannel, as in [`pool`].
 pub fn pools(settings: &Settings, existing: &BTreeMap<String, IpPool>) -> Result<Vec<Pool>, PoolConflict> {
     settings
         .pod_networks()
@@ -55,6 +59,11 @@ pub fn pools(settings: &Settings, existing: &BTreeMap<String, IpPool>) -> Result
 ///
 /// A pool with the same range is used whatever its name is. Any other pool that overlaps the range, or that has the name of the
 /// pool to create, is a conflict.
+///
+/// # Errors
+///
+/// A pool overlaps the range or has the name of the pool to create, or the pool of the range has a field that breaks the traffic
+/// between old and new nodes.
 pub fn pool(
     settings: &Settings,
     network: &PodNetwork,

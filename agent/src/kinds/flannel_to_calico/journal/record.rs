@@ -78,6 +78,10 @@ impl Before {
 
 impl SavedFile {
     /// Whether the copy is unchanged since it was saved.
+    ///
+    /// # Errors
+    ///
+    /// The copy exists and cannot be read, or its folder is missing.
     pub fn is_whole(&self) -> Result<bool, FileError> {
         Ok(files::read_if_exists(&self.copy)?.is_some_and(|bytes| sha256(&bytes) == self.sha256))
     }

@@ -81,6 +81,10 @@ impl RollbackFacts {
 }
 
 /// One pass of the rollback: each step is finished when the object that it removes does not exist.
+///
+/// # Errors
+///
+/// An object changed since it was read, or the API server refuses a request or does not answer. The next pass continues.
 pub async fn roll_back(
     context: &Context,
     cache: &Cache,

@@ -42,6 +42,11 @@ pub struct Exchange<'pass> {
 
 impl Exchange<'_> {
     /// Runs a step, write by write.
+    ///
+    /// # Errors
+    ///
+    /// An object of the exchange changed since it was read, or the API server refuses a write or does not answer. Earlier writes
+    /// of the step stay.
     pub async fn make(&self, subject: &Subject, mut seen: Seen, step: Step) -> Result<(), WriteError> {
         crash_point::reach(step.name(), Edge::Announced, None).await;
         // An edit by the owner between the read and the first write may be meant for the helpers, too: they get it first. After
