@@ -69,6 +69,8 @@ mod unready_before_start;
 mod unreported;
 mod unused_fields;
 mod waits;
+#[cfg(test)]
+pub(crate) mod walk;
 mod warnings;
 mod watches;
 mod watching;

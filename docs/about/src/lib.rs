@@ -59,3 +59,4 @@
 //! | [`lab`](../lab/index.html) | `tests` | `cargo lab`: a real cluster on one machine, its demos and end-to-end cases |
 //! | [`standin`](../standin/index.html) | `tests/standin` | a program in the place of Calico, for labs without the real one |
 //! | [`traffic`](../traffic/index.html) | `tests/traffic` | traffic generator, echo server and pause process of the lab |
+//! | [`explore`](../explore/index.html) | `tests/explore` | harness of the walks: every state, and a crash after each write |

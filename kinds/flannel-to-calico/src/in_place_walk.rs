@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
+use explore::Follows;
 use jiff::{SignedDuration, Timestamp};
 
 use super::facts::LegacyPod;
@@ -14,7 +15,7 @@ use super::node::{
 use super::objects::Allocation;
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
-use super::walk::{self, Flip, LabelRecord};
+use super::walk::{Flip, LabelRecord};
 use engine::decision::{Decision, WaitReason};
 use engine::drain::{Permissions, Residents};
 use engine::evict::OnBlocked;
@@ -338,23 +339,13 @@ impl World {
 fn every_reachable_state_is_safe_and_leads_to_the_end_state() {
     let starts = [Pod::Starting, Pod::Runs, Pod::Gone].map(|pod| World { pod, ..World::START });
     // A crash after a step is no separate event: only the world contains the result of the step.
-    let edges = walk::reachable(starts, |world| {
-        world.events().into_iter().chain(world.coordinator()).collect()
+    let states = explore::states(starts, |world| {
+        Follows::own(world.events().into_iter().chain(world.coordinator()))
     });
-    assert!(
-        edges.len() > 200,
-        "the walk is too small to prove anything: {} states",
-        edges.len()
-    );
+    states.assert_more_than(200);
 
     let is_end = |world: &World| world.done && world.phase == Phase::Calico && !world.imported;
-    let stuck = walk::stuck(&edges, is_end);
-    assert!(
-        stuck.is_empty(),
-        "{} states lead nowhere; the first: {:?}",
-        stuck.len(),
-        stuck.first()
-    );
+    states.assert_each_leads_to(is_end);
 }
 
 /// Any other label at any time: no step is unsafe, the label is written again, and the end state is reached.
@@ -365,21 +356,19 @@ fn a_label_of_another_client_is_replaced() {
         flip: Flip::Possible,
         ..World::START
     });
-    let edges = walk::reachable(starts, |world| {
-        world.events().into_iter().chain(world.coordinator()).collect()
+    let states = explore::states(starts, |world| {
+        Follows::own(world.events().into_iter().chain(world.coordinator()))
     });
     let is_end = |world: &World| {
         world.done && world.label == "calico" && world.phase == Phase::Calico && !world.imported
     };
-    let stuck = walk::stuck(&edges, is_end);
-    assert!(
-        stuck.is_empty(),
-        "{} states lead nowhere; the first: {:?}",
-        stuck.len(),
-        stuck.first()
-    );
+    states.assert_each_leads_to(is_end);
     let odd = |world: &&World| world.label == "odd";
-    assert!(edges.keys().filter(odd).count() > 100, "{} states", edges.len());
+    assert!(
+        states.iter().filter(odd).count() > 100,
+        "{} states",
+        states.count()
+    );
 }
 
 /// Legacy pods are evicted and pods on Calico stay. The wait for a budget names the pod.

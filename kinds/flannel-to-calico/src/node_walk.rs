@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use explore::{Follows, States};
 use jiff::{SignedDuration, Timestamp};
 
 use super::node::{
@@ -12,7 +13,7 @@ use super::node::{
 };
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
-use super::walk::{self, Flip, LabelRecord};
+use super::walk::{Flip, LabelRecord};
 use engine::decision::{Decision, HaltReason, WaitReason};
 use engine::drain::{Budget, Permissions, Pod, Selector, residents};
 use engine::evict::{OnBlocked, Refusal};
@@ -522,9 +523,9 @@ impl World {
 }
 
 /// All states that are reachable from these.
-fn reachable(starts: Vec<World>) -> BTreeMap<World, Vec<World>> {
-    walk::reachable(starts, |world| {
-        world.events().into_iter().chain(world.coordinator()).collect()
+fn reachable(starts: Vec<World>) -> States<World> {
+    explore::states(starts, |world| {
+        Follows::own(world.events().into_iter().chain(world.coordinator()))
     })
 }
 
@@ -534,22 +535,10 @@ fn every_reachable_state_is_safe_and_leads_to_the_end_state() {
         .into_iter()
         .flat_map(|cordon| [Label::Missing, Label::Flannel].map(|label| World::start(cordon, label)))
         .collect();
-    let edges = reachable(starts);
-    assert!(
-        edges.len() > 1000,
-        "the walk is too small to prove anything: {} states",
-        edges.len()
-    );
-
-    let stuck = walk::stuck(&edges, |world| world.done);
-    assert!(
-        stuck.is_empty(),
-        "{} states lead nowhere; the first: {:?}",
-        stuck.len(),
-        stuck[0]
-    );
-
-    for world in edges.keys().filter(|world| world.done) {
+    let states = reachable(starts);
+    states.assert_more_than(1000);
+    states.assert_each_leads_to(|world| world.done);
+    for world in states.iter().filter(|world| world.done) {
         assert_ne!(world.cordon, Cordon::Replumb, "{world:?}");
         assert_eq!(
             (world.phase, world.label),
@@ -566,20 +555,14 @@ fn a_label_of_another_client_is_replaced() {
         flip: Flip::Possible,
         ..World::start(Cordon::None, Label::Flannel)
     };
-    let edges = reachable(vec![start]);
+    let states = reachable(vec![start]);
     let is_end = |world: &World| world.done && (world.phase, world.label) == (Phase::Calico, Label::Calico);
-    let stuck = walk::stuck(&edges, is_end);
-    assert!(
-        stuck.is_empty(),
-        "{} states lead nowhere; the first: {:?}",
-        stuck.len(),
-        stuck[0]
-    );
+    states.assert_each_leads_to(is_end);
 }
 
 #[test]
 fn a_cordon_of_the_user_is_never_removed() {
-    for world in reachable(vec![World::start(Cordon::User, Label::Flannel)]).keys() {
+    for world in reachable(vec![World::start(Cordon::User, Label::Flannel)]).iter() {
         assert_eq!(world.cordon, Cordon::User, "{world:?}");
     }
 }

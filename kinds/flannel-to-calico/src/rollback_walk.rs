@@ -4,13 +4,14 @@
 
 use std::collections::BTreeMap;
 
+use explore::Follows;
 use jiff::{SignedDuration, Timestamp};
 
 use super::facts::LegacyPod;
 use super::node::{AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, upkeep};
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
-use super::walk::{self, Flip, LabelRecord};
+use super::walk::{Flip, LabelRecord};
 use engine::decision::{Decision, WaitReason};
 use engine::drain::{Permissions, Pod, residents};
 use engine::evict::{OnBlocked, Refusal};
@@ -478,22 +479,12 @@ impl World {
 
 #[test]
 fn a_rollback_from_every_state_is_safe_and_leads_to_the_end_state() {
-    let edges = walk::reachable(World::starts(), |world| {
-        world.events().into_iter().chain(world.coordinator()).collect()
+    let states = explore::states(World::starts(), |world| {
+        Follows::own(world.events().into_iter().chain(world.coordinator()))
     });
-    assert!(
-        edges.len() > 500,
-        "the walk is too small to prove anything: {} states",
-        edges.len()
-    );
-    let stuck = walk::stuck(&edges, |world| world.returned);
-    assert!(
-        stuck.is_empty(),
-        "{} states lead nowhere; the first: {:?}",
-        stuck.len(),
-        stuck.first()
-    );
-    for world in edges.keys() {
+    states.assert_more_than(500);
+    states.assert_each_leads_to(|world| world.returned);
+    for world in states.iter() {
         assert!(
             !world.returned || (world.phase, world.label) == (Phase::Flannel, "flannel"),
             "{world:?}"
@@ -508,29 +499,27 @@ fn a_label_of_another_client_is_replaced() {
         flip: Flip::Possible,
         ..world
     });
-    let edges = walk::reachable(starts, |world| {
-        world.events().into_iter().chain(world.coordinator()).collect()
+    let states = explore::states(starts, |world| {
+        Follows::own(world.events().into_iter().chain(world.coordinator()))
     });
     let is_end = |world: &World| world.returned && (world.phase, world.label) == (Phase::Flannel, "flannel");
-    let stuck = walk::stuck(&edges, is_end);
-    assert!(
-        stuck.is_empty(),
-        "{} states lead nowhere; the first: {:?}",
-        stuck.len(),
-        stuck.first()
-    );
+    states.assert_each_leads_to(is_end);
     let odd = |world: &&World| world.label == "odd";
-    assert!(edges.keys().filter(odd).count() > 100, "{} states", edges.len());
+    assert!(
+        states.iter().filter(odd).count() > 100,
+        "{} states",
+        states.count()
+    );
 }
 
 #[test]
 fn a_cordon_of_the_user_is_never_removed() {
     let starts = World::starts();
     let cordoned = starts.into_iter().filter(|world| world.cordon == Cordon::User);
-    let edges = walk::reachable(cordoned, |world| {
-        world.events().into_iter().chain(world.coordinator()).collect()
+    let states = explore::states(cordoned, |world| {
+        Follows::own(world.events().into_iter().chain(world.coordinator()))
     });
-    for world in edges.keys() {
+    for world in states.iter() {
         assert_eq!(world.cordon, Cordon::User, "{world:?}");
     }
 }

@@ -1,6 +1,4 @@
-//! Parts of all walks: visit every reachable state, and check that each state can reach an end state.
-
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+//! Parts of the walks of a node: the label of the Node and the coordinator's record of it.
 
 use super::node::{NetworkLabel, drift};
 
@@ -64,45 +62,4 @@ impl LabelRecord {
         assert_eq!(self.written, Some(drift.needed.as_str()));
         self.written
     }
-}
-
-/// All states that are reachable from these, each with its next states.
-pub(super) fn reachable<W: Copy + Ord>(
-    starts: impl IntoIterator<Item = W>,
-    next: impl Fn(W) -> Vec<W>,
-) -> BTreeMap<W, Vec<W>> {
-    let mut edges = BTreeMap::new();
-    let mut queue: VecDeque<W> = starts.into_iter().collect();
-    while let Some(world) = queue.pop_front() {
-        if edges.contains_key(&world) {
-            continue;
-        }
-        let next = next(world);
-        queue.extend(next.iter().copied());
-        edges.insert(world, next);
-    }
-    edges
-}
-
-/// States from which no end state is reachable: those that a search backwards from the end states does not find.
-pub(super) fn stuck<W: Copy + Ord>(edges: &BTreeMap<W, Vec<W>>, is_end: impl Fn(&W) -> bool) -> Vec<W> {
-    let mut previous: BTreeMap<W, Vec<W>> = BTreeMap::new();
-    for (world, next) in edges {
-        for after in next {
-            previous.entry(*after).or_default().push(*world);
-        }
-    }
-    let mut finishing: BTreeSet<W> = BTreeSet::new();
-    let mut queue: VecDeque<W> = edges.keys().filter(|world| is_end(world)).copied().collect();
-    assert!(!queue.is_empty(), "no state is an end");
-    while let Some(world) = queue.pop_front() {
-        if finishing.insert(world) {
-            queue.extend(previous.get(&world).into_iter().flatten().copied());
-        }
-    }
-    edges
-        .keys()
-        .filter(|world| !finishing.contains(world))
-        .copied()
-        .collect()
 }

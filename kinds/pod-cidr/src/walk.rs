@@ -2,8 +2,9 @@
 //! operator and every change of the pools by other programs: no unsafe step is ever decided, and from every state the migration
 //! completes by its own steps and the reactions of the cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use explore::Follows;
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use rstest::rstest;
@@ -629,71 +630,42 @@ fn open_or(current: Openness, changed: Openness) -> Openness {
 }
 
 /// The states after a state: by the step and the reactions of the cluster, and by other changes.
-struct Follows {
-    ours: Vec<World>,
-    others: Vec<World>,
-}
-
-fn explore(start: World) -> BTreeMap<World, Follows> {
-    let mut known: BTreeMap<World, Follows> = BTreeMap::new();
-    let mut open = vec![start];
-    while let Some(world) = open.pop() {
-        if known.contains_key(&world) {
-            continue;
-        }
-        let mut follows = Follows {
-            ours: Vec::new(),
-            others: Vec::new(),
-        };
-        if !world.done {
-            match world.decide() {
-                Decision::Run(step) => {
-                    world.assert_safe(&step);
-                    let after = world.after(&step);
-                    assert_ne!(after, world, "{step:?} changes nothing");
-                    follows.ours.push(after);
-                }
-                Decision::Wait(_) => {}
-                Decision::Halt(_) => assert!(world.is_halted(), "halted: {world:?}"),
-                Decision::Settled => panic!("{world:?}"),
-            }
-            follows.ours.extend(world.reactions());
-            follows.others = world.surprises();
-        }
-        open.extend(follows.ours.iter().chain(&follows.others).copied());
-        known.insert(world, follows);
+fn follows(world: &World) -> Follows<World> {
+    if world.done {
+        return Follows::own([]);
     }
-    known
+    let mut own = Vec::new();
+    match world.decide() {
+        Decision::Run(step) => {
+            world.assert_safe(&step);
+            let after = world.after(&step);
+            assert_ne!(after, *world, "{step:?} changes nothing");
+            own.push(after);
+        }
+        Decision::Wait(_) => {}
+        Decision::Halt(_) => assert!(world.is_halted(), "halted: {world:?}"),
+        Decision::Settled => panic!("{world:?}"),
+    }
+    own.extend(world.reactions());
+    Follows {
+        own,
+        others: world.surprises(),
+    }
 }
 
 #[rstest]
 #[case::workload_by_workload(None)]
 #[case::node_by_node(Some([false; 2]))]
 fn every_reachable_state_is_safe_and_completes(#[case] cordons: Option<[bool; 2]>) {
-    let known = explore(World {
+    let start = World {
         cordons,
         widened: cordons.is_some(),
         ..World::START
-    });
-    assert!(known.len() > 10_000, "{} states", known.len());
-    let mut before: BTreeMap<World, Vec<World>> = BTreeMap::new();
-    for (world, follows) in &known {
-        for next in &follows.ours {
-            before.entry(*next).or_default().push(*world);
-        }
-    }
-    // No edge reverses the direction: each direction has its own end.
-    let mut open: Vec<World> = known.keys().filter(|world| world.done).copied().collect();
-    let mut completing = BTreeSet::new();
-    while let Some(world) = open.pop() {
-        if completing.insert(world) {
-            open.extend(before.get(&world).into_iter().flatten());
-        }
-    }
-    for world in known.keys() {
-        assert!(
-            completing.contains(world) || world.is_halted(),
-            "no way to completion: {world:?}"
-        );
+    };
+    let states = explore::states([start], follows);
+    states.assert_more_than(10_000);
+    // No step reverses the direction: each direction has its own end.
+    for world in states.stuck(|world| world.done) {
+        assert!(world.is_halted(), "no way to completion: {world:?}");
     }
 }

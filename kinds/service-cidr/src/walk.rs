@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
+use explore::Follows;
 use ipnet::IpNet;
 
 use super::covers::Kept;
@@ -300,8 +301,8 @@ impl World {
         }
     }
 
-    /// The next reactions of the cluster and of the user.
-    fn reactions(&self) -> Vec<Self> {
+    /// The next reactions of the cluster and of the user to this decision.
+    fn reactions(&self, decision: &Decision<Step>) -> Vec<Self> {
         let mut worlds = Vec::new();
         let mut with = |change: &dyn Fn(&mut Self)| {
             let mut world = self.clone();
@@ -331,7 +332,7 @@ impl World {
                 world.ranges.insert(DEFAULT.to_owned(), range);
             });
         }
-        if let Decision::Wait(wait) = self.next().decision {
+        if let Decision::Wait(wait) = decision {
             match wait.message.as_str() {
                 "the flag" => with(&|world| world.flag = world.goal),
                 "clusterDNS" => with(&|world| world.said = world.goal),
@@ -369,34 +370,8 @@ impl World {
     }
 }
 
-/// Asserts completion by steps and reactions only. `known` are the states with that property.
-fn arrives(from: &World, known: &mut BTreeSet<World>) {
-    let mut world = from.clone();
-    let mut path = BTreeSet::new();
-    for _ in 0..80 {
-        if known.contains(&world) {
-            known.extend(path);
-            return;
-        }
-        if world.done {
-            break;
-        }
-        path.insert(world.clone());
-        match world.next().decision {
-            Decision::Run(step) => world.make(step),
-            Decision::Wait(wait) => {
-                world =
-                    world.reactions().into_iter().next().unwrap_or_else(|| {
-                        panic!("endless wait: {} in {world:?} from {from:?}", wait.message)
-                    });
-            }
-            Decision::Settled => break,
-            Decision::Halt(halt) => panic!("{}: {world:?}", halt.message),
-        }
-        world.is_safe();
-    }
-    assert!(world.done, "{world:?} from {from:?}");
-    known.extend(path);
+/// Asserts that the migration has completed.
+fn assert_arrived(world: &World) {
     assert_eq!(world.service, (world.goal, false), "{world:?}");
     let late = world.late.map(|_| (world.goal, false));
     assert_eq!(world.late, late, "{world:?}");
@@ -413,6 +388,49 @@ fn arrives(from: &World, known: &mut BTreeSet<World>) {
     }
 }
 
+/// What a walk has seen.
+#[derive(Default)]
+struct Seen {
+    stages: BTreeSet<Stage>,
+    has_cover: bool,
+}
+
+/// The states after a state: first the one after the step, or after the first reaction that the migration waits for.
+fn follows(world: &World, seen: &mut Seen) -> Follows<World> {
+    world.is_safe();
+    let next = world.next();
+    seen.stages.insert(next.stage);
+    let reactions = world.reactions(&next.decision);
+    if world.done {
+        assert_arrived(world);
+        return Follows::own(reactions);
+    }
+    let mut own = Vec::new();
+    match next.decision {
+        Decision::Run(step) => {
+            seen.has_cover |= step.name() == "CreateCover";
+            let mut made = world.clone();
+            made.make(step);
+            own.push(made);
+        }
+        Decision::Wait(wait) => assert!(
+            !reactions.is_empty(),
+            "endless wait: {} in {world:?}",
+            wait.message
+        ),
+        Decision::Settled => panic!("settled before the end: {world:?}"),
+        Decision::Halt(halt) => panic!("{}: {world:?}", halt.message),
+    }
+    own.extend(reactions);
+    let mut others = vec![world.turned()];
+    if !next.helper_updates.is_empty() {
+        let mut made = world.clone();
+        made.make(Step::Exchange(next.helper_updates));
+        others.push(made);
+    }
+    Follows { own, others }
+}
+
 #[test]
 fn every_reachable_state_is_safe_and_completes() {
     // One of these at a time: all combinations would be too many states.
@@ -420,38 +438,11 @@ fn every_reachable_state_is_safe_and_completes() {
         [(false, false, true), (true, false, false), (false, true, false)]
     {
         let start = World::start(has_load_balancer, has_late, tenant_says);
-        let mut seen = BTreeSet::from([start]);
-        let mut to_see: Vec<World> = seen.iter().cloned().collect();
-        let (mut stages, mut known) = (BTreeSet::new(), BTreeSet::new());
-        let mut has_cover = false;
-        while let Some(world) = to_see.pop() {
-            world.is_safe();
-            let next = world.next();
-            stages.insert(next.stage);
-            arrives(&world, &mut known);
-            let mut after = world.reactions();
-            if !world.done {
-                after.push(world.turned());
-                if let Decision::Run(step) = next.decision {
-                    has_cover |= step.name() == "CreateCover";
-                    let mut made = world.clone();
-                    made.make(step);
-                    after.push(made);
-                }
-                if !next.helper_updates.is_empty() {
-                    let mut made = world.clone();
-                    made.make(Step::Exchange(next.helper_updates));
-                    after.push(made);
-                }
-            }
-            for world in after {
-                if seen.insert(world.clone()) {
-                    to_see.push(world);
-                }
-            }
-        }
-        assert!(seen.len() > 1000, "{}", seen.len());
-        let ends: BTreeSet<(Side, bool)> = seen
+        let mut seen = Seen::default();
+        let states = explore::states([start], |world| follows(world, &mut seen));
+        states.assert_each_arrives(80, |world| world.done);
+        states.assert_more_than(1000);
+        let ends: BTreeSet<(Side, bool)> = states
             .iter()
             .filter(|world| world.done)
             .map(|world| (world.goal, world.tenant_says))
@@ -459,7 +450,7 @@ fn every_reachable_state_is_safe_and_completes() {
         // Only forward the tenant had to change its object.
         let expected = [(Side::Old, tenant_says), (Side::Old, false), (Side::New, false)];
         assert_eq!(ends, expected.into());
-        assert_eq!(stages, Stage::ALL.iter().copied().collect(), "stages reached");
-        assert_eq!(has_cover, has_load_balancer || has_late);
+        assert_eq!(seen.stages, Stage::ALL.iter().copied().collect(), "stages reached");
+        assert_eq!(seen.has_cover, has_load_balancer || has_late);
     }
 }

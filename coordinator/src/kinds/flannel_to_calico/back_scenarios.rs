@@ -12,6 +12,7 @@ use super::scenarios::{
 use crate::fake_api::FakeApi;
 use crate::memory::Memory;
 use crate::pass::pass;
+use crate::walk;
 
 pub(super) fn drained() -> FakeApi {
     let api = cluster();
@@ -147,27 +148,28 @@ async fn pods_with_calicos_addresses_are_evicted_once_new_ones_wait() {
 
 #[tokio::test]
 async fn a_crash_after_any_write_leads_to_the_same_end() {
-    let mixed = || async {
+    let mixed = async || {
         let api = in_place();
         run_until(&api, "Mixed").await.unwrap();
         ask(&api, &json!({ "desired": "Rollback" }));
         api.take_changes();
         api
     };
-    let undisturbed = mixed().await;
-    run_until(&undisturbed, "RolledBack").await.unwrap();
-    let writes = undisturbed.take_changes().len();
+    let undisturbed = walk::undisturbed(mixed, async |api| {
+        run_until(api, "RolledBack").await.unwrap();
+    })
+    .await;
+    let writes = undisturbed.changes.len();
     assert!(writes > 30, "{writes} writes");
     let before = cluster_state(&in_place());
-    assert_as_before(&before, &undisturbed, "undisturbed");
-    for last in 0..writes {
-        let api = mixed().await;
-        crash_after(&api, last).await;
-        run_until(&api, "RolledBack")
+    assert_as_before(&before, &undisturbed.api, "undisturbed");
+    walk::crash_after_each(0..writes, mixed, crash_after, async |api, when| {
+        run_until(api, "RolledBack")
             .await
-            .unwrap_or_else(|error| panic!("after a crash at write {last}: {error}"));
-        assert_as_before(&before, &api, &format!("after a crash at write {last}"));
-    }
+            .unwrap_or_else(|error| panic!("{when}: {error}"));
+        assert_as_before(&before, api, when);
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ use super::scenarios::{
 use crate::fake_api::FakeApi;
 use crate::memory::Memory;
 use crate::pass::pass;
+use crate::walk;
 
 /// Path at which the test records that a pod of flannel lives on a node.
 pub(super) fn mark(node: &str) -> String {
@@ -398,23 +399,18 @@ async fn the_last_legacy_pod_releases_all_imported_addresses() {
 
 #[tokio::test]
 async fn a_crash_after_any_write_leads_to_the_same_end() {
-    let undisturbed = in_place();
-    until_mixed(&undisturbed).await.unwrap();
-    let writes = undisturbed.take_changes().len();
+    let start = async || in_place();
+    let undisturbed = walk::undisturbed(start, async |api| until_mixed(api).await.unwrap()).await;
+    let writes = undisturbed.changes.len();
     assert!(writes > 40, "{writes} writes");
-    let end = lasting(undisturbed.everything());
-    for last in 0..writes {
-        let api = in_place();
-        crash_after(&api, last).await;
-        until_mixed(&api)
+    let end = lasting(undisturbed.api.everything());
+    walk::crash_after_each(0..writes, start, crash_after, async |api, when| {
+        until_mixed(api)
             .await
-            .unwrap_or_else(|error| panic!("after a crash at write {last}: {error}"));
-        assert_same(
-            &end,
-            &lasting(api.everything()),
-            &format!("after a crash at write {last}"),
-        );
-    }
+            .unwrap_or_else(|error| panic!("{when}: {error}"));
+        assert_same(&end, &lasting(api.everything()), when);
+    })
+    .await;
 }
 
 /// Without the probe pod, which the pass after the last deletes.

@@ -6,6 +6,7 @@ use super::back_scenarios::{ask, passes};
 use super::in_place_scenarios::in_place;
 use super::scenarios::{CALICO_GROUP, NODES, crash_after, run_until};
 use crate::fake_api::FakeApi;
+use crate::walk;
 
 /// A block that follows from no subnet of node b: Calico has created it.
 const MORE: &str = "10-244-77-0-26";
@@ -45,22 +46,25 @@ fn put_more(api: &FakeApi) {
 
 #[tokio::test]
 async fn blocks_of_a_deleted_node_are_removed_after_any_crash() {
-    let end = async |last: Option<usize>| {
+    let start = async || {
         let api = in_place();
         run_until(&api, "Mixed").await.unwrap();
         api.remove(&format!("{NODES}/b"));
-        if last.is_some() {
-            api.allow(last);
-            passes(&api, 3).await;
-            api.allow(None);
-        }
-        passes(&api, 10).await;
-        blocks_of_b(&api)
+        api
     };
-    let undisturbed = end(None).await;
-    for last in 0..12 {
-        assert_eq!(end(Some(last)).await, undisturbed, "after write {last}");
-    }
+    let undisturbed = walk::undisturbed(start, async |api| passes(api, 10).await).await;
+    let end = blocks_of_b(&undisturbed.api);
+    // Other components go on meanwhile, for three passes.
+    let crash_after = async |api: &FakeApi, last| {
+        api.allow(Some(last));
+        passes(api, 3).await;
+        api.allow(None);
+    };
+    walk::crash_after_each(0..12, start, crash_after, async |api, when| {
+        passes(api, 10).await;
+        assert_eq!(blocks_of_b(api), end, "{when}");
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -73,19 +77,17 @@ async fn blocks_created_by_calico_are_removed_after_any_crash() {
         api.take_changes();
         api
     };
-    let api = start().await;
-    run_until(&api, "RolledBack").await.unwrap();
+    let to_the_end = async |api: &FakeApi| run_until(api, "RolledBack").await.unwrap();
+    let walk::Undisturbed { api, changes } = walk::undisturbed(start, to_the_end).await;
     assert_eq!(blocks_of_b(&api), [""; 0]);
-    let changes = api.take_changes();
     let first = changes.iter().position(|change| {
         let text = format!("{change:?}");
         text.contains("DELETE") && text.contains("blockaffinities")
     });
     let first = first.expect("affinities are deleted");
-    for last in first..changes.len() {
-        let api = start().await;
-        crash_after(&api, last).await;
-        run_until(&api, "RolledBack").await.unwrap();
-        assert_eq!(blocks_of_b(&api), [""; 0], "after write {last}");
-    }
+    walk::crash_after_each(first..changes.len(), start, crash_after, async |api, when| {
+        to_the_end(api).await;
+        assert_eq!(blocks_of_b(api), [""; 0], "{when}");
+    })
+    .await;
 }

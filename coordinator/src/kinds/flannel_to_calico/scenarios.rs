@@ -14,6 +14,7 @@ use crate::fake_api::FakeApi;
 pub(super) use crate::fake_api::MIGRATION;
 use crate::memory::Memory;
 use crate::pass::pass;
+use crate::walk;
 
 pub(super) const NODES: &str = "/api/v1/nodes";
 pub(super) const FLANNEL: &str = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds";
@@ -539,17 +540,16 @@ async fn a_drained_migration_writes_in_order() {
 
 #[tokio::test]
 async fn a_crash_after_any_write_leads_to_the_same_end() {
-    let undisturbed = cluster();
-    run_to_the_end(&undisturbed).await.unwrap();
-    let writes = undisturbed.take_changes().len();
-    let expected = steady(undisturbed.everything());
+    let start = async || cluster();
+    let undisturbed = walk::undisturbed(start, async |api| run_to_the_end(api).await.unwrap()).await;
+    let writes = undisturbed.changes.len();
+    let expected = steady(undisturbed.api.everything());
     assert!(
         writes > 40,
         "the walk is too short to prove anything: {writes} writes"
     );
-    for last in 0..writes {
-        let api = cluster();
-        // The API server becomes unreachable after this number of writes, and the coordinator loses its memory.
+    // The coordinator is back before other components do anything.
+    let crash_after = async |api: &FakeApi, last| {
         api.allow(Some(last));
         let mut memory = Memory::default();
         let mut went_away = false;
@@ -558,19 +558,21 @@ async fn a_crash_after_any_write_leads_to_the_same_end() {
                 went_away = true;
                 break;
             }
-            world_moves(&api);
+            world_moves(api);
         }
         assert!(
             went_away,
             "the API server was not unreachable after {last} writes"
         );
         api.allow(None);
-        run_to_the_end(&api)
+    };
+    walk::crash_after_each(0..writes, start, crash_after, async |api, when| {
+        run_to_the_end(api)
             .await
-            .unwrap_or_else(|error| panic!("after {last} writes: {error}"));
-        let ended = steady(api.everything());
-        assert_same(&expected, &ended, &format!("after a crash at write {last}"));
-    }
+            .unwrap_or_else(|error| panic!("{when}: {error}"));
+        assert_same(&expected, &steady(api.everything()), when);
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ use super::scenarios::{
 use crate::fake_api::FakeApi;
 use crate::memory::Memory;
 use crate::pass::pass;
+use crate::walk;
 
 const PODS: &str = "/api/v1/namespaces/replumb-system/pods";
 
@@ -484,23 +485,18 @@ async fn ignoring_traffic_deletes_the_pods_and_continues() {
 
 #[tokio::test]
 async fn a_crash_after_any_write_leads_to_the_same_end() {
-    let undisturbed = watched(cluster());
-    run_to_the_end(&undisturbed).await.unwrap();
-    let changes = undisturbed.take_changes();
-    let lines = story(&changes);
+    let start = async || watched(cluster());
+    let undisturbed = walk::undisturbed(start, async |api| run_to_the_end(api).await.unwrap()).await;
+    let lines = story(&undisturbed.changes);
     assert_in_order(&lines, &["label a none", "label a calico", "label b none"]);
-    let end = steady(undisturbed.everything());
+    let end = steady(undisturbed.api.everything());
     // Every third write: the writes that both have are each the last one in `scenarios`.
-    for last in (0..changes.len()).step_by(3) {
-        let api = watched(cluster());
-        crash_after(&api, last).await;
-        run_to_the_end(&api)
+    let writes = (0..undisturbed.changes.len()).step_by(3);
+    walk::crash_after_each(writes, start, crash_after, async |api, when| {
+        run_to_the_end(api)
             .await
-            .unwrap_or_else(|error| panic!("after a crash at write {last}: {error}"));
-        assert_same(
-            &end,
-            &steady(api.everything()),
-            &format!("after a crash at write {last}"),
-        );
-    }
+            .unwrap_or_else(|error| panic!("{when}: {error}"));
+        assert_same(&end, &steady(api.everything()), when);
+    })
+    .await;
 }

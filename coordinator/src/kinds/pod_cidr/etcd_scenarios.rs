@@ -4,12 +4,13 @@
 use serde_json::json;
 
 use super::scenarios::{
-    assert_gone, assert_in_order, desire, restores_released_tunnel_addresses, restores_tunnel_addresses,
-    story,
+    assert_gone, assert_in_order, completed, desire, restores_released_tunnel_addresses,
+    restores_tunnel_addresses, story,
 };
-use super::world::{CALICO, CALICO_NODES, MIGRATION, POOLS, RANGES, cluster, run_until, turn, world_moves};
+use super::world::{CALICO, CALICO_NODES, MIGRATION, POOLS, RANGES, cluster, crash_after, run_until, turn};
 use crate::fake_api::FakeApi;
 use crate::fake_etcd;
+use crate::walk;
 
 /// The cluster of the other scenarios, with its Calico in etcd.
 async fn on_etcd(gates: &str) -> FakeApi {
@@ -108,33 +109,32 @@ const STRIDE: usize = 3;
 
 #[tokio::test]
 async fn a_crash_after_any_write_changes_no_outcome() {
-    let undisturbed = on_etcd("Ignore").await;
-    run_until(&undisturbed, "Completed").await;
-    let writes = undisturbed.take_changes().len();
-    for last in (0..writes).step_by(STRIDE) {
-        let api = on_etcd("Ignore").await;
-        api.crash_after(last, turn, world_moves).await;
-        run_until(&api, "Completed").await;
-        assert_gone(&api, 0);
-    }
+    let start = async || on_etcd("Ignore").await;
+    let undisturbed = walk::undisturbed(start, completed).await;
+    let writes = (0..undisturbed.changes.len()).step_by(STRIDE);
+    walk::crash_after_each(writes, start, crash_after, async |api, _| {
+        completed(api).await;
+        assert_gone(api, 0);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_rollback_after_any_write_restores_the_old_pool() {
-    let undisturbed = on_etcd("Ignore").await;
-    run_until(&undisturbed, "Completed").await;
+    let start = async || on_etcd("Ignore").await;
+    let undisturbed = walk::undisturbed(start, completed).await;
     let no_return = undisturbed
-        .take_changes()
+        .changes
         .iter()
         .position(|(call, _)| *call == format!("DELETE {POOLS}/old"))
         .unwrap();
-    for last in (0..no_return).step_by(STRIDE) {
-        let api = on_etcd("Ignore").await;
-        api.crash_after(last, turn, world_moves).await;
-        desire(&api, "Rollback");
-        run_until(&api, "RolledBack").await;
-        assert_gone(&api, 1);
-    }
+    let writes = (0..no_return).step_by(STRIDE);
+    walk::crash_after_each(writes, start, crash_after, async |api, _| {
+        desire(api, "Rollback");
+        run_until(api, "RolledBack").await;
+        assert_gone(api, 1);
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 
 use super::world::{
     AFFINITIES, BLOCKS, CALICO, LAST_WORD, MIGRATION, NODE_NAMES, NODES, PODS, POOLS, RANGES,
-    addresses_of_tunnel, calico_node, cluster, end_of, run_until, turn, turn_remembering, turn_without_world,
-    world_moves,
+    addresses_of_tunnel, calico_node, cluster, crash_after, end_of, run_until, turn, turn_remembering,
+    turn_without_world, world_moves,
 };
 use crate::fake_api::FakeApi;
 use crate::memory::Memory;
+use crate::walk;
 
 /// The changes that matter for the order, shortened.
 pub(super) fn story(changes: &[(String, Value)]) -> Vec<String> {
@@ -168,48 +169,47 @@ async fn every_write_comes_in_its_order() {
     }
 }
 
+pub(super) async fn completed(api: &FakeApi) {
+    run_until(api, "Completed").await;
+}
+
 #[tokio::test]
 async fn a_crash_after_any_write_changes_no_outcome() {
-    let undisturbed = cluster("Ignore");
-    run_until(&undisturbed, "Completed").await;
-    let writes = undisturbed.take_changes().len();
+    let start = async || cluster("Ignore");
+    let undisturbed = walk::undisturbed(start, completed).await;
+    let writes = undisturbed.changes.len();
     assert!(
         writes > 20,
         "the walk is too short to prove anything: {writes} writes"
     );
-    for last in 0..writes {
-        let api = cluster("Ignore");
-        api.crash_after(last, turn, world_moves).await;
-        run_until(&api, "Completed").await;
-        assert_gone(&api, 0);
-    }
+    walk::crash_after_each(0..writes, start, crash_after, async |api, _| {
+        completed(api).await;
+        assert_gone(api, 0);
+    })
+    .await;
 }
 
 /// After every write before the deletion of the old pool.
 #[tokio::test]
 async fn a_rollback_after_any_write_restores_the_old_pool() {
-    let undisturbed = cluster("Ignore");
-    run_until(&undisturbed, "Completed").await;
-    let changes = undisturbed.take_changes();
-    let no_return = changes
+    let start = async || cluster("Ignore");
+    let undisturbed = walk::undisturbed(start, completed).await;
+    let no_return = undisturbed
+        .changes
         .iter()
         .position(|(call, _)| *call == format!("DELETE {POOLS}/old"))
         .unwrap();
-    for last in 0..no_return {
-        let api = cluster("Ignore");
-        api.crash_after(last, turn, world_moves).await;
+    walk::crash_after_each(0..no_return, start, crash_after, async |api, when| {
         api.edit(
             MIGRATION,
             &json!({ "spec": { "desired": "Rollback" }, "metadata": { "generation": 2 } }),
         );
-        run_until(&api, "RolledBack").await;
-        assert_gone(&api, 1);
+        run_until(api, "RolledBack").await;
+        assert_gone(api, 1);
         let old = api.get(&format!("{POOLS}/old")).unwrap();
-        assert!(
-            old["spec"]["disabled"] != true,
-            "the old pool is closed after {last} writes"
-        );
-    }
+        assert!(old["spec"]["disabled"] != true, "the old pool is closed {when}");
+    })
+    .await;
 }
 
 /// An empty block of the old range with an affinity to node a.

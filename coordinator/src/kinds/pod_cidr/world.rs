@@ -460,6 +460,11 @@ pub(super) async fn turn_remembering(api: &FakeApi, memory: &mut Memory) {
     }
 }
 
+/// The API server becomes unreachable after this number of writes, and the coordinator dies.
+pub(super) async fn crash_after(api: &FakeApi, writes: usize) {
+    api.crash_after(writes, turn, world_moves).await;
+}
+
 pub(super) async fn run_until(api: &FakeApi, phase: &str) {
     for _ in 0..200 {
         if api.get(MIGRATION).unwrap()["status"]["phase"] == phase {

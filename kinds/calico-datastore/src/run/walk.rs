@@ -1,8 +1,9 @@
 //! Walks through every state of both stores: with the tool killed after every write, with changed goals, with changes of v2, and
 //! with the deadline past at any moment.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
+use explore::Follows;
 use jiff::{SignedDuration, Timestamp};
 
 use super::decide::{Goal, Next, Observed, ReadyV2, ReadyV3, Step, decide};
@@ -287,38 +288,33 @@ const GOALS: [Goal; 10] = [
 
 /// All reachable states. Other programs change a flag only when this does not open a second store.
 fn reachable(first: World, with_other_programs: bool) -> BTreeSet<World> {
-    let mut seen = BTreeSet::from([first.clone()]);
-    let mut open = VecDeque::from([first]);
-    while let Some(world) = open.pop_front() {
+    let states = explore::states([first], |world| {
         world.check();
-        let mut next = Vec::new();
-        for goal in GOALS {
-            next.extend(world.go(goal).0);
-        }
-        next.push(World {
-            is_late: true,
-            ..world.clone()
-        });
-        // v2 changes while it is open, or by hand.
-        next.push(World {
-            v2_data: 1 - world.v2_data,
-            ..world.clone()
-        });
-        // The controllers of v3 write whether v3 is open or not.
-        next.push(World {
-            is_whole: true,
-            ..world.clone()
-        });
+        let mut others = vec![
+            World {
+                is_late: true,
+                ..world.clone()
+            },
+            // v2 changes while it is open, or by hand.
+            World {
+                v2_data: 1 - world.v2_data,
+                ..world.clone()
+            },
+            // The controllers of v3 write whether v3 is open or not.
+            World {
+                is_whole: true,
+                ..world.clone()
+            },
+        ];
         if with_other_programs {
-            next.extend(changes_by_others(&world));
+            others.extend(changes_by_others(world));
         }
-        for world in next {
-            if seen.insert(world.clone()) {
-                open.push_back(world);
-            }
+        Follows {
+            own: GOALS.into_iter().flat_map(|goal| world.go(goal).0).collect(),
+            others,
         }
-    }
-    seen
+    });
+    states.iter().cloned().collect()
 }
 
 /// States after a change by another program.
