@@ -450,7 +450,11 @@ fn every_reachable_state_is_safe_and_completes() {
         // Only forward the tenant had to change its object.
         let expected = [(Side::Old, tenant_says), (Side::Old, false), (Side::New, false)];
         assert_eq!(ends, expected.into());
-        assert_eq!(seen.stages, Stage::ALL.iter().copied().collect(), "stages reached");
+        assert_eq!(
+            seen.stages,
+            Stage::ALL.iter().copied().collect(),
+            "stages reached"
+        );
         assert_eq!(seen.has_cover, has_load_balancer || has_late);
     }
 }
