@@ -57,6 +57,20 @@ impl MigrationSpec {
     /// # Errors
     ///
     /// If no kind or more than one kind is set. The API server refuses both.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use api::kind::KindError;
+    /// use api::{KindSpec, MigrationSpec};
+    /// use serde_json::json;
+    ///
+    /// let spec: MigrationSpec = serde_json::from_value(json!({ "serviceCidr": { "to": ["172.30.0.0/16"] } }))?;
+    /// assert!(matches!(spec.kind(), Ok(KindSpec::ServiceCidr(_))));
+    /// let spec: MigrationSpec = serde_json::from_value(json!({ "desired": "Plan" }))?;
+    /// assert!(matches!(spec.kind(), Err(KindError::None)));
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
     pub fn kind(&self) -> Result<KindSpec<'_>, KindError> {
         let mut kinds = self.kinds();
         match (kinds.next(), kinds.next()) {

@@ -83,6 +83,23 @@ pub enum BlockConflict {
 /// # Errors
 ///
 /// The range is larger than a block of Calico may be, an address is outside of it, or two handles need the same address.
+///
+/// # Examples
+///
+/// ```
+/// use calico::{Allocation, block};
+///
+/// let tunnel = Allocation {
+///     address: "10.244.1.0".parse()?,
+///     handle: "vxlan-tunnel-addr-a".to_owned(),
+///     attributes: [("node".to_owned(), "a".to_owned())].into(),
+/// };
+/// let made = block("10.244.1.0/30".parse()?, "a", &[tunnel], 1)?;
+/// assert_eq!(made["metadata"]["name"], "10-244-1-0-30");
+/// assert_eq!(made["spec"]["affinity"], "host:a");
+/// assert_eq!(made["spec"]["unallocated"], serde_json::json!([1, 2, 3]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn block(
     range: IpNet,
     node: &str,

@@ -96,6 +96,22 @@ impl Document {
     ///
     /// The pods of a node change all the time without an effect on the actions of the migration, so names of pods are shown and
     /// not hashed; nodes, order, objects and values are hashed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use engine::document::{Action, Document};
+    ///
+    /// let plan = |pods| Document {
+    ///     prepare: vec![
+    ///         Action::new("create", "IPPool new", "cidr 10.245.0.0/16"),
+    ///         Action::as_of_now("evict", "pods of node a", pods),
+    ///     ],
+    ///     ..Document::default()
+    /// };
+    /// assert_eq!(plan("web-0").hash(), plan("web-1").hash());
+    /// assert_ne!(plan("web-0").hash(), Document::default().hash());
+    /// ```
     pub fn hash(&self) -> String {
         let mut hasher = Sha256::new();
         let mut feed = |part: &str| {

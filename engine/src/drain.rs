@@ -154,6 +154,20 @@ impl Selector {
     }
 
     /// Whether the labels match every term. An unknown operator matches no labels.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use engine::drain::Selector;
+    ///
+    /// let selector = Selector {
+    ///     match_labels: [("app".to_owned(), "web".to_owned())].into(),
+    ///     ..Selector::default()
+    /// };
+    /// let labels = |value: &str| [("app".to_owned(), value.to_owned())].into_iter().collect();
+    /// assert!(selector.matches(&labels("web")));
+    /// assert!(!selector.matches(&labels("db")));
+    /// ```
     pub fn matches(&self, labels: &Labels) -> bool {
         self.match_labels
             .iter()

@@ -1,12 +1,15 @@
 //! Evictions: the pods that are evicted now, and the messages about pods that cannot be evicted.
 
+mod message;
+
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::decision::{Wait, WaitReason};
 use crate::drain::{self, Budget, Permissions, Pod};
-use crate::words::{lines, lines_of, names, number};
+use crate::words::{lines, names, number};
+use message::{describe_budget, describe_obstacles, describe_refusals, describe_slow};
 
 /// A pod to evict. The UID is a precondition of the eviction: another pod may have the same name (R5).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +101,38 @@ pub enum Next {
 }
 
 /// The next action; `None` once no pod remains and none terminates. A pod that cannot be evicted delays no other pod.
+///
+/// # Examples
+///
+/// ```
+/// use std::collections::BTreeMap;
+///
+/// use engine::drain::{Permissions, Pod};
+/// use engine::evict::{Leaving, Next, PodName, next};
+/// use jiff::Timestamp;
+///
+/// let pod = Pod {
+///     namespace: "shop".to_owned(),
+///     name: "web-0".to_owned(),
+///     uid: "1".to_owned(),
+///     controller: Some(("ReplicaSet".to_owned(), "web".to_owned())),
+///     ..Pod::default()
+/// };
+/// let leaving = Leaving {
+///     place: "node a",
+///     pods: &[&pod],
+///     terminating: &[],
+///     static_pods: &[],
+///     budgets: &[],
+///     refusals: &BTreeMap::new(),
+///     permissions: Permissions::default(),
+///     grace_period_seconds: None,
+///     overdue: false,
+/// };
+/// let now = Timestamp::UNIX_EPOCH;
+/// assert_eq!(next(&leaving, now), Some(Next::Evict(vec![PodName::of(&pod)])));
+/// assert_eq!(next(&Leaving { pods: &[], ..leaving }, now), None);
+/// ```
 pub fn next(leaving: &Leaving<'_>, now: Timestamp) -> Option<Next> {
     let wait = |reason, message| {
         Some(Next::Wait(Wait {
@@ -287,87 +322,6 @@ fn held_by_budgets(place: &str, pods: &[&Pod], budgets: &[Budget]) -> Vec<String
     held
 }
 
-fn describe_slow(pod: &Pod, seconds: i64, place: &str, time: &Time) -> String {
-    format!(
-        "pod {} has to leave {place} later, but its grace period of {seconds} s is longer than drain.timeoutSeconds ({}): set \
-         drain.gracePeriodSeconds",
-        pod.key(),
-        time.limit.as_secs()
-    )
-}
-
-/// Every pod that cannot be evicted, each with its own obstacle.
-fn describe_obstacles(place: &str, stuck: &[(&Pod, drain::Obstacle)]) -> String {
-    let described = lines_of(stuck, |(pod, obstacle)| describe_obstacle(pod, obstacle));
-    format!("{place}: {described}")
-}
-
-fn describe_obstacle(pod: &Pod, obstacle: &drain::Obstacle) -> String {
-    match obstacle {
-        drain::Obstacle::Bare => {
-            format!(
-                "pod {} has no controller: delete it or set drain.force",
-                pod.key()
-            )
-        }
-        // Deleting the pod does not help: the DaemonSet recreates it on the node at once, with the same volume.
-        drain::Obstacle::EmptyDir(volumes) if pod.of_daemon_set() => format!(
-            "pod {} would lose its emptyDir volumes {}: set drain.deleteEmptyDirData",
-            pod.key(),
-            names(volumes)
-        ),
-        drain::Obstacle::EmptyDir(volumes) => format!(
-            "pod {} would lose its emptyDir volumes {}: set drain.deleteEmptyDirData or delete the pod",
-            pod.key(),
-            names(volumes)
-        ),
-        drain::Obstacle::Static => format!(
-            "pod {} is a static pod on the pod network: move its manifest out of the kubelet's static pod path",
-            pod.key()
-        ),
-    }
-}
-
-/// Every refused eviction, each with its own reason.
-fn describe_refusals(refused: &[(&Pod, &Refusal)], budgets: &[Budget]) -> String {
-    lines_of(refused, |(pod, refusal)| describe_refusal(pod, refusal, budgets))
-}
-
-/// One refused eviction: the exact budget with its numbers, and since when (R1).
-fn describe_refusal(pod: &Pod, refusal: &Refusal, budgets: &[Budget]) -> String {
-    let mut holding = drain::budgets_of(pod, budgets);
-    holding.retain(|budget| budget.disruptions_allowed <= 0);
-    let because = if holding.is_empty() {
-        refusal.message.clone()
-    } else {
-        lines_of(&holding, |budget| describe_budget(budget))
-    };
-    // A time, not an age: the message stays the same in each pass, so it is written once.
-    format!(
-        "eviction of pod {} refused since {:.0}: {because}",
-        pod.key(),
-        refusal.since
-    )
-}
-
-fn describe_budget(budget: &Budget) -> String {
-    let Budget { namespace, name, .. } = budget;
-    // Even with all pods Ready such a budget allows no disruption: only the user can change that.
-    let way_out = if budget.expected_pods == 0 {
-        ": its controller has not counted its pods yet".to_owned()
-    } else if budget.desired_healthy >= budget.expected_pods {
-        format!(
-            ": no pod can ever be evicted; run `kubectl edit pdb -n {namespace} {name}`, or, if minAvailable is a number, add a \
-             replica"
-        )
-    } else {
-        String::new()
-    };
-    format!(
-        "PodDisruptionBudget {namespace}/{name} allows {} disruptions ({} healthy, {} needed, {} expected){way_out}",
-        budget.disruptions_allowed, budget.current_healthy, budget.desired_healthy, budget.expected_pods
-    )
-}
 #[cfg(test)]
 #[path = "evict_tests.rs"]
 mod tests;

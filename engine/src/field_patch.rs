@@ -46,6 +46,25 @@ fn unescaped(part: &str) -> String {
 impl FieldPatch {
     /// The patch with the effect of the merge patch (RFC 7386) `change` on `read`. Besides the fields of `basis`, the UID and
     /// every written field of the object have to be unchanged.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use engine::field_patch::{Basis, FieldPatch};
+    /// use serde_json::json;
+    ///
+    /// let read = json!({ "metadata": { "uid": "1" }, "spec": { "unschedulable": false } });
+    /// let change = json!({ "spec": { "unschedulable": true } });
+    /// let patch = FieldPatch::new(&read, &Basis::default(), &change);
+    /// assert_eq!(
+    ///     patch.operations(),
+    ///     json!([
+    ///         { "op": "test", "path": "/metadata/uid", "value": "1" },
+    ///         { "op": "test", "path": "/spec/unschedulable", "value": false },
+    ///         { "op": "add", "path": "/spec/unschedulable", "value": true },
+    ///     ])
+    /// );
+    /// ```
     pub fn new(read: &Value, basis: &Basis, change: &Value) -> Self {
         let mut patch = Self {
             tests: Vec::new(),

@@ -131,6 +131,40 @@ pub struct Admission<'node> {
 
 /// Chooses the nodes that start now. `nodes` is in order. Never starts a node if more nodes than the limit would be in progress
 /// or NotReady at the same time.
+///
+/// # Examples
+///
+/// ```
+/// use engine::decision::WaitReason;
+/// use engine::rollout::{MaxUnavailable, NodeProgress, RolloutNode, Rules, admit};
+/// use jiff::{SignedDuration, Timestamp};
+///
+/// let node = |name, standing| RolloutNode {
+///     name,
+///     standing,
+///     ready: true,
+///     on_old: true,
+///     is_backing_off: false,
+///     tries: 0,
+/// };
+/// let nodes = [
+///     node("a", NodeProgress::Working),
+///     node("b", NodeProgress::Waiting),
+///     node("c", NodeProgress::Waiting),
+/// ];
+/// let rules = Rules {
+///     max_unavailable: MaxUnavailable::Nodes(2),
+///     canary_nodes: 0,
+///     canary_soak: SignedDuration::ZERO,
+///     interval: SignedDuration::ZERO,
+///     paused: false,
+///     hold: None,
+///     clean_since: None,
+/// };
+/// let admission = admit(&nodes, &rules, Timestamp::UNIX_EPOCH);
+/// assert_eq!(admission.start, ["b"]);
+/// assert_eq!(admission.held.unwrap().reason, WaitReason::WaitingForTurn);
+/// ```
 pub fn admit<'node>(nodes: &[RolloutNode<'node>], rules: &Rules, now: Timestamp) -> Admission<'node> {
     let mut admission = Admission::default();
     let queue = queue(nodes);

@@ -57,6 +57,15 @@ pub fn lines_of<T>(all: &[T], line: impl Fn(&T) -> String) -> String {
 }
 
 /// A count with its noun: `1 Service`, `12 Services`.
+///
+/// # Examples
+///
+/// ```
+/// use engine::words::number;
+///
+/// assert_eq!(number(1, "Service", "Services"), "1 Service");
+/// assert_eq!(number(12, "Service", "Services"), "12 Services");
+/// ```
 pub fn number(count: usize, one: &str, many: &str) -> String {
     match count {
         1 => format!("1 {one}"),

@@ -43,6 +43,22 @@ impl Default for Gates {
 }
 
 /// The limit that a stream on such a path exceeds, as text; `None` while the stream is within the limits.
+///
+/// # Examples
+///
+/// ```
+/// use engine::traffic::PathClass;
+/// use engine::traffic::gates::{Gates, exceeded_limit};
+/// use engine::traffic::stream::Recent;
+///
+/// let recent = Recent { sent: 200, lost: 5, gap_milliseconds: 100 };
+/// assert_eq!(
+///     exceeded_limit(PathClass::OldToNew, &recent, &Gates::default()).as_deref(),
+///     Some("5 of the last 200 probes had no answer; gates.maxLossRatio is 0.01")
+/// );
+/// let recent = Recent { lost: 1, ..recent };
+/// assert_eq!(exceeded_limit(PathClass::OldToNew, &recent, &Gates::default()), None);
+/// ```
 pub fn exceeded_limit(class: PathClass, recent: &Recent, gates: &Gates) -> Option<String> {
     let Recent {
         sent,

@@ -14,6 +14,21 @@ use super::{
 /// conversion is clean.
 ///
 /// The same store gives the same conversion, in the same order.
+///
+/// # Examples
+///
+/// ```
+/// use calico_datastore::convert::convert;
+/// use calico_datastore::v2::Tree;
+///
+/// let pool = r#"{"cidr":"10.244.0.0/16","ipip":"tunl0","masquerade":true}"#;
+/// let key = "/calico/v1/ipam/v4/pool/10.244.0.0-16".to_owned();
+/// let conversion = convert(&Tree::of([(key, pool.to_owned())].into()));
+/// assert!(conversion.is_clean());
+/// let pool = &conversion.objects[0];
+/// assert_eq!(pool.key, "/calico/resources/v3/projectcalico.org/ippools/10-244-0-0-16");
+/// assert_eq!(pool.value["spec"]["ipipMode"], "Always");
+/// ```
 pub fn convert(tree: &Tree) -> Conversion {
     let mut conversion = Conversion::default();
     felix::of_all(tree, &mut conversion);

@@ -201,6 +201,48 @@ pub enum HostDecision {
 /// The next change that brings the host towards the goal.
 ///
 /// A host that is past its goal is not changed: only [`Goal::Flannel`] reverts changes.
+///
+/// # Examples
+///
+/// ```
+/// use flannel_to_calico::facts::HostFacts;
+/// use flannel_to_calico::host::{HostDecision, HostSettings, HostStep, JournalState, decide};
+/// use flannel_to_calico::phase::Goal;
+/// use serde_json::json;
+///
+/// // flannel has run on this host, and its pod has ended.
+/// let facts: HostFacts = serde_json::from_value(json!({
+///     "flanneldRunning": false,
+///     "subnetEnvironment": { "present": {
+///         "network": "10.244.0.0/16", "subnet": "10.244.1.1/24", "mtu": 1450, "ipMasquerade": true,
+///     } },
+///     // …
+/// #     "cni": { "path": "/etc/cni/net.d", "files": [] },
+/// #     "vxlanDevices": [],
+/// #     "bridge": { "absent": true },
+/// #     "directRoutes": [],
+/// #     "reversePathFilter": { "all": 1, "interfaces": {} },
+/// #     "firewall": [],
+/// #     "leases": 0,
+/// #     "delegates": 0,
+/// #     "detectedAddress": null,
+/// #     "uplink": null,
+/// #     "bridgeNfCallIptables": null,
+/// }))?;
+/// let settings = HostSettings {
+///     vni: 1,
+///     port: 8472,
+///     mtu: 1450,
+///     cni_configuration_directory: "/etc/cni/net.d".to_owned(),
+///     block_size: 26,
+///     node_range_length: 24,
+///     ipv6: None,
+/// };
+/// let next = |goal| decide(&facts, &settings, goal, &JournalState::default());
+/// assert_eq!(next(Goal::Held), HostDecision::Run(HostStep::WithdrawSubnetEnvironment));
+/// assert_eq!(next(Goal::Hold), HostDecision::Settled);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 pub fn decide(
     facts: &HostFacts,
     settings: &HostSettings,

@@ -5,34 +5,93 @@
 //! the pods, verify that the source range is empty, delete the source pool. At least one pool is always open, because a pod
 //! that is created without an open pool gets no address.
 
+mod next;
 mod step;
 mod view;
 
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 
+pub use next::Next;
 pub use step::{PoolRole, RemovedNode, Stage, Step};
 pub use view::{Policy, PoolView, Unmet, View};
 
+use self::next::{halt, leftovers, run, wait, wait_for_user};
 use super::by_node;
 use super::pools::{self, Openness};
-use engine::decision::{Decision, Direction, Halt, HaltReason, Wait, WaitReason};
+use engine::decision::{Decision, Direction, Wait, WaitReason};
 use engine::evict;
 use engine::moves;
 
 /// Interval between the two observations that must both find the range empty.
 const EMPTY_INTERVAL: SignedDuration = SignedDuration::from_secs(30);
 
-/// The stage of the migration, and the next step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Next {
-    /// The current stage.
-    pub stage: Stage,
-    /// The next step, wait or halt.
-    pub decision: Decision<Step>,
-}
-
 /// Chooses the next step.
+///
+/// # Examples
+///
+/// ```
+/// use engine::decision::{Decision, Direction};
+/// use pod_cidr::decide::{Policy, PoolRole, PoolView, Stage, Step, View, decide};
+/// use serde_json::json;
+/// # use std::collections::BTreeMap;
+/// # use engine::moves;
+/// # use jiff::{SignedDuration, Timestamp};
+///
+/// // The old pool is open, the new one does not exist.
+/// let spec = json!({ "cidr": "10.244.0.0/16" });
+/// let pool = |which, name, range: &str, spec| PoolView {
+///     which,
+///     name,
+///     range: range.parse().unwrap(),
+///     spec,
+///     // …
+/// #     terminating: false,
+/// #     blocks: &[],
+/// #     holders: &[],
+/// #     empty_since: None,
+/// #     routes: &[],
+/// };
+/// # let target = ["10.245.0.0/16".parse().unwrap()];
+/// let view = View {
+///     direction: Direction::Forward,
+///     old: pool(PoolRole::Old, "old", "10.244.0.0/16", Some(&spec)),
+///     new: pool(PoolRole::New, "new", "10.245.0.0/16", None),
+///     // …
+/// #     wanted: &json!({}),
+/// #     widen: &[],
+/// #     tunnel_changes: None,
+/// #     kept_in_source: None,
+/// #     kept_in_target: None,
+/// #     unknown_former_addresses: None,
+/// #     unclear_pool: None,
+/// #     former_addresses_to_allocate: &[],
+/// #     to_release: &[],
+/// #     switched: None,
+/// #     canary: None,
+/// #     redundancy: None,
+/// #     follow_up: &[],
+/// #     rolling: None,
+/// #     moves: moves::View {
+/// #         residents: &[],
+/// #         movers: moves::Movers::OutOf(&target),
+/// #         budgets: &[],
+/// #         refusals: &BTreeMap::new(),
+/// #         workloads: &BTreeMap::new(),
+/// #         only: None,
+/// #     },
+/// #     nodes: None,
+/// };
+/// # let policy = Policy {
+/// #     moves: moves::Policy { pods_at_once: 10, permissions: Default::default(), delete_bare_pods: false },
+/// #     nodes_at_once: 1,
+/// #     soak: SignedDuration::from_hours(1),
+/// #     hold: None,
+/// # };
+/// # let now = Timestamp::UNIX_EPOCH;
+/// let next = decide(&view, &policy, now);
+/// assert_eq!((next.stage, next.decision), (Stage::CreatePool, Decision::Run(Step::CreatePool)));
+/// ```
 pub fn decide(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
     let next = match view.direction {
         Direction::Forward => decide_forward(view, policy, now),
@@ -319,49 +378,4 @@ fn missing(stage: Stage, missing: Option<&Unmet>) -> Option<Next> {
         Unmet::Step(step) => run(stage, step.clone()),
         Unmet::Answer(found) => wait(stage, found.clone()),
     })
-}
-
-/// A wait for changes that the user has to make.
-fn wait_for_user(stage: Stage, message: String) -> Next {
-    let found = Wait {
-        reason: WaitReason::ConfigurationFollowUp,
-        message,
-        until: None,
-    };
-    wait(stage, found)
-}
-
-fn run(stage: Stage, step: Step) -> Next {
-    Next {
-        stage,
-        decision: Decision::Run(step),
-    }
-}
-
-fn wait(stage: Stage, wait: Wait) -> Next {
-    Next {
-        stage,
-        decision: Decision::Wait(wait),
-    }
-}
-
-fn leftovers(stage: Stage, message: String) -> Next {
-    wait(
-        stage,
-        Wait {
-            reason: WaitReason::Leftovers,
-            message,
-            until: None,
-        },
-    )
-}
-
-fn halt(stage: Stage, message: String) -> Next {
-    Next {
-        stage,
-        decision: Decision::Halt(Halt {
-            reason: HaltReason::Drift,
-            message,
-        }),
-    }
 }

@@ -255,6 +255,16 @@ pub fn patch_openness(found: &Value, openness: Openness, base: &Value) -> Option
 }
 
 /// The node selector of the pool when it is open to all pods.
+///
+/// # Examples
+///
+/// ```
+/// use pod_cidr::pools::selector_of;
+/// use serde_json::json;
+///
+/// assert_eq!(selector_of(&json!({ "nodeSelector": "zone == 'a'" })), "zone == 'a'");
+/// assert_eq!(selector_of(&json!({ "cidr": "10.244.0.0/16" })), "all()");
+/// ```
 pub fn selector_of(old: &Value) -> String {
     node_selector(old).to_owned()
 }

@@ -35,6 +35,32 @@ pub fn waits_for_source(decision: &Decision<Step>) -> bool {
 }
 
 /// The next change of one Service.
+///
+/// # Examples
+///
+/// ```
+/// use engine::decision::Decision;
+/// use service_cidr::exchange::{Bridge, Helper, Own, Parts, Step, Taken, View, decide};
+/// use service_cidr::side::{Side, Sides};
+///
+/// // A Service at its old address, with an endpoint, and without helpers.
+/// let view = View {
+///     name: "shop/web".to_owned(),
+///     goal: Side::New,
+///     own: Own::At(Side::Old),
+///     helpers: Sides::each(|_| Helper::Absent),
+///     bridge: Parts::each(|_| Bridge::NotNeeded),
+///     taken: Taken::default(),
+///     is_marked: false,
+///     source_is_used: true,
+///     source_is_assignable: true,
+///     is_served: true,
+/// };
+/// // First a helper answers at the new address.
+/// assert_eq!(decide(&view), Decision::Run(Step::MakeHome(Side::New)));
+/// // No request reaches a Service without endpoints: it moves at once.
+/// assert_eq!(decide(&View { is_served: false, ..view }), Decision::Run(Step::Move));
+/// ```
 pub fn decide(view: &View) -> Decision<Step> {
     let (goal, source) = (view.goal, view.goal.other());
     match &view.own {

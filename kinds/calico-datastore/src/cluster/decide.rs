@@ -39,6 +39,51 @@ pub fn urgent(direction: Direction, stores: &StoresView, work: &Work, now: Times
 }
 
 /// Chooses the next step.
+///
+/// # Examples
+///
+/// ```
+/// use calico_datastore::cluster::calico::Content;
+/// use calico_datastore::cluster::decide::decide;
+/// use calico_datastore::cluster::step::{Stage, Step, StoreWork};
+/// use calico_datastore::cluster::view::{ControllersWork, DaemonSetView, Policy, StoresView, View, Work};
+/// use calico_datastore::run::decide::{ReadyV2, ReadyV3};
+/// use engine::decision::{Decision, Direction};
+/// use jiff::Timestamp;
+///
+/// // Calico works with v2, and no conversion has begun.
+/// let stores = StoresView {
+///     phase: None,
+///     v2: ReadyV2::Open,
+///     v3: ReadyV3::Missing,
+///     abort_at: None,
+///     nodes_of_v3: false,
+///     is_ours: true,
+/// };
+/// let view = View {
+///     direction: Direction::Forward,
+///     is_backed_up: false,
+///     stores: Ok(stores),
+///     configuration: None,
+///     daemon_set: DaemonSetView {
+///         template: Content::V2,
+///         strategy: Content::V2,
+///         is_held: false,
+///         missing: 0,
+///     },
+///     nodes: &[],
+///     controllers: None,
+///     controllers_work: ControllersWork::Complete,
+///     work: &Work::Idle,
+///     without_network: None,
+///     now: Timestamp::UNIX_EPOCH,
+/// };
+/// let policy = Policy { at_once: 1, hold: None };
+/// let next = decide(&view, &policy);
+/// assert_eq!((next.stage, next.decision), (Some(Stage::Prepare), Decision::Run(Step::BackUp)));
+/// let next = decide(&View { is_backed_up: true, ..view }, &policy);
+/// assert_eq!(next.decision, Decision::Run(Step::Work(StoreWork::Convert)));
+/// ```
 pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
     let stores = match &view.stores {
         Ok(stores) => stores,

@@ -139,6 +139,29 @@ pub enum Next {
 }
 
 /// The next step towards a goal.
+///
+/// # Examples
+///
+/// ```
+/// use calico_datastore::controller_objects::ControllerObjects;
+/// use calico_datastore::run::decide::{Goal, Next, Observed, ReadyV2, ReadyV3, Step, decide};
+/// use jiff::{SignedDuration, Timestamp};
+///
+/// // Calico works with v2, and v3 is empty.
+/// let observed = Observed {
+///     record: None,
+///     v2: ReadyV2::Open,
+///     v3: ReadyV3::Missing,
+///     keys: 0,
+///     cluster: "abc".to_owned(),
+///     hash: String::new(),
+///     missing: ControllerObjects::default(),
+///     settle: SignedDuration::ZERO,
+///     now: Timestamp::UNIX_EPOCH,
+/// };
+/// let start = Goal::Start { over_existing: false };
+/// assert_eq!(decide(start, &observed), Next::Run(Step::Announce));
+/// ```
 pub fn decide(goal: Goal, observed: &Observed) -> Next {
     let record = observed.record.as_ref();
     if let Some(record) = record.filter(|record| record.is_of_another(&observed.cluster)) {

@@ -21,6 +21,57 @@ const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(1);
 
 /// Decides the next step of a node that is being migrated, and whose label has the value that this migration wrote
 /// ([`super::drift`]).
+///
+/// # Examples
+///
+/// ```
+/// use engine::decision::Decision;
+/// use flannel_to_calico::node::{AgentReport, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide};
+/// # use std::collections::BTreeMap;
+/// # use flannel_to_calico::{node::Direction, phase::Goal, settings::Strategy};
+/// # use jiff::{SignedDuration, Timestamp};
+///
+/// // A node on flannel whose agent is Ready.
+/// let view = NodeView {
+///     name: "a",
+///     network: NetworkLabel::Flannel,
+///     agent: AgentReport { ready: true, ..AgentReport::default() },
+///     unschedulable: false,
+///     // …
+/// #     direction: Direction::Forward,
+/// #     was_done_at: None,
+/// #     ready: true,
+/// #     ready_changed: None,
+/// #     cordoned_by_replumb: false,
+/// #     goal: Goal::Hold,
+/// #     residents: Default::default(),
+/// #     budgets: &[],
+/// #     refusals: &BTreeMap::new(),
+/// #     flannel_pods: Vec::new(),
+/// #     calico_pods: Vec::new(),
+/// #     to_import: Vec::new(),
+/// #     to_release: Vec::new(),
+/// #     legacy_pods: Vec::new(),
+/// #     probe_pod: None,
+/// #     probers: Vec::new(),
+/// #     stage: None,
+/// };
+/// # let policy = Policy {
+/// #     strategy: Strategy::Drain,
+/// #     step_timeout: SignedDuration::from_mins(10),
+/// #     drain_timeout: SignedDuration::from_mins(10),
+/// #     on_blocked: Default::default(),
+/// #     permissions: Default::default(),
+/// #     grace_period_seconds: None,
+/// #     resumed_at: None,
+/// # };
+/// # let now = Timestamp::UNIX_EPOCH;
+/// let next = decide(&view, &policy, now);
+/// assert_eq!((next.stage, next.decision), (Stage::Cordon, Decision::Run(NodeStep::Cordon)));
+/// // An empty node: flannel's pod has to end.
+/// let view = NodeView { unschedulable: true, cordoned_by_replumb: true, ..view };
+/// assert_eq!(decide(&view, &policy, now).decision, Decision::Run(NodeStep::Label("none")));
+/// ```
 pub fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     let next = undelayed(view, policy, now);
     let Next {
