@@ -1,15 +1,47 @@
 //! Checks the disk space for a lab.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
 /// Kubelets evict every pod when less than this percentage of the file system is free (see `node::kubelet_configuration`).
 const KEPT_FREE_PERCENT: u64 = 1;
+/// Bytes of a megabyte, the unit of messages.
+pub const MEGABYTE: u64 = 1_000_000;
 
-/// A node has the images twice, packed and unpacked: 1.1 GB for 0.7 GB of archives, as measured.
+/// The file system of a folder.
+#[derive(Clone, Copy, Debug)]
+pub struct FileSystem {
+    /// Number of its device: two folders on one file system have the same.
+    pub device: u64,
+    /// Bytes that programs can still write.
+    pub free: u64,
+    /// Bytes of the whole file system.
+    pub all: u64,
+}
+
+impl FileSystem {
+    /// Reads the file system of an existing folder.
+    pub fn of(folder: &Path) -> Result<Self> {
+        let what = || format!("read the free space of {}", folder.display());
+        let space = nix::sys::statvfs::statvfs(folder).with_context(what)?;
+        Ok(Self {
+            device: std::fs::metadata(folder).with_context(what)?.dev(),
+            free: space.blocks_available() * space.fragment_size(),
+            all: space.blocks() * space.fragment_size(),
+        })
+    }
+
+    /// Bytes that must be free for a lab with archives of this size. A node has the images twice, packed and unpacked: 1.1 GB for
+    /// 0.7 GB of archives, as measured.
+    pub fn needed(&self, nodes: usize, archives: u64) -> u64 {
+        self.all * KEPT_FREE_PERCENT / 100 + nodes as u64 * archives * 17 / 10
+    }
+}
+
+/// Refuses a lab that does not fit.
 pub fn check(folder: &Path, nodes: usize, archives: &[PathBuf]) -> Result<()> {
-    const MEGABYTE: u64 = 1_000_000;
     let archives = archives
         .iter()
         .map(|archive| {
@@ -18,19 +50,14 @@ pub fn check(folder: &Path, nodes: usize, archives: &[PathBuf]) -> Result<()> {
                 .with_context(|| format!("read the size of {}", archive.display()))
         })
         .sum::<Result<u64>>()?;
-    let room = nix::sys::statvfs::statvfs(folder)
-        .with_context(|| format!("read the free space of {}", folder.display()))?;
-    let (free, all) = (
-        room.blocks_available() * room.fragment_size(),
-        room.blocks() * room.fragment_size(),
-    );
-    let needed = all * KEPT_FREE_PERCENT / 100 + nodes as u64 * archives * 17 / 10;
-    if free < needed {
+    let file_system = FileSystem::of(folder)?;
+    let needed = file_system.needed(nodes, archives);
+    if file_system.free < needed {
         bail!(
             "{}: {} MB are free, and a lab of {} nodes needs {}: images on every node, and {KEPT_FREE_PERCENT} % of the file \
              system, below which kubelets evict every pod. Make room, or name another folder with --dir",
             folder.display(),
-            free / MEGABYTE,
+            file_system.free / MEGABYTE,
             nodes,
             needed / MEGABYTE
         );

@@ -9,7 +9,7 @@ mod clean;
 mod command;
 pub mod control_plane;
 mod directory;
-mod disk_space;
+pub(crate) mod disk_space;
 mod families;
 mod foreign;
 mod image_store;

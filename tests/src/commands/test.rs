@@ -2,6 +2,7 @@
 
 mod advisories;
 mod background;
+mod disk_space;
 mod part;
 mod place;
 mod programs;
@@ -14,7 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum as _;
 
 use background::in_background;
-use part::Part;
+use part::{Part, SMALL};
 use place::Run;
 use programs::{cargo, cargo_tests, cargo_tests_with, go_tests, run_program};
 
@@ -59,6 +60,7 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let parts: Vec<Part> = Part::ALL.into_iter().filter(asked).collect();
     let progress = Progress::default();
     let run = Arc::new(Run::begin(&arguments.cluster.place.directory, &progress).await?);
+    disk_space::check(&parts, &arguments.cluster.place.directory)?;
     let mut tally = Tally::default();
     let mut took = Vec::new();
     for shift in part::shifts(&parts) {
@@ -181,6 +183,7 @@ async fn clean_up(
 }
 
 async fn perform(part: Part, arguments: &Arguments, run: &Run, progress: &Progress) -> Result<Tally> {
+    let nodes = part.nodes().unwrap_or(SMALL);
     match part {
         Part::Format => Ok(whole(
             "cargo fmt --all --check",
@@ -206,25 +209,25 @@ async fn perform(part: Part, arguments: &Arguments, run: &Run, progress: &Progre
         Part::Api => api_tests(arguments, progress).await,
         Part::Scale => scale_tests(arguments, progress).await,
         Part::Back => {
-            in_cluster(arguments, run, SMALL, async |cluster, tools| {
+            in_cluster(arguments, run, nodes, async |cluster, tools| {
                 let mut tally = end_to_end::refusals(cluster, tools).await;
                 tally.add(end_to_end::back(cluster, tools).await);
                 tally
             })
             .await
         }
-        Part::Fair => in_cluster(arguments, run, SMALL, end_to_end::fair).await,
-        Part::InPlace => in_cluster(arguments, run, SMALL, end_to_end::in_place).await,
-        Part::Gate => in_cluster(arguments, run, SMALL, end_to_end::gate).await,
+        Part::Fair => in_cluster(arguments, run, nodes, end_to_end::fair).await,
+        Part::InPlace => in_cluster(arguments, run, nodes, end_to_end::in_place).await,
+        Part::Gate => in_cluster(arguments, run, nodes, end_to_end::gate).await,
         Part::Crash => {
             let mut arguments = arguments.clone();
             arguments.cluster.crash_points = true;
-            in_cluster(&arguments, run, SMALL, async |cluster, tools| {
+            in_cluster(&arguments, run, nodes, async |cluster, tools| {
                 end_to_end::crash(cluster, tools).await
             })
             .await
         }
-        Part::PodCidr => in_cluster_of(PodNetwork::Calico, arguments, run, SMALL, end_to_end::pod_cidr).await,
+        Part::PodCidr => in_cluster_of(PodNetwork::Calico, arguments, run, nodes, end_to_end::pod_cidr).await,
         Part::PodCidrEtcd => {
             let mut arguments = arguments.clone();
             // With a tunnel there is more work, in etcd and on every node; the run includes every step of the way
@@ -234,39 +237,39 @@ async fn perform(part: Part, arguments: &Arguments, run: &Run, progress: &Progre
                 PodNetwork::CalicoEtcd,
                 &arguments,
                 run,
-                SMALL,
+                nodes,
                 end_to_end::pod_cidr_etcd,
             )
             .await
         }
-        Part::ServiceCidr => in_cluster(arguments, run, SMALL, end_to_end::service_cidr).await,
+        Part::ServiceCidr => in_cluster(arguments, run, nodes, end_to_end::service_cidr).await,
         Part::CalicoV2 => {
-            in_cluster_of(PodNetwork::CalicoV2, arguments, run, SMALL, end_to_end::calico_v2).await
+            in_cluster_of(PodNetwork::CalicoV2, arguments, run, nodes, end_to_end::calico_v2).await
         }
         Part::CalicoDatastore => {
             in_cluster_of(
                 PodNetwork::CalicoV2,
                 arguments,
                 run,
-                SMALL,
+                nodes,
                 end_to_end::calico_datastore,
             )
             .await
         }
         Part::Wide => {
-            in_cluster(arguments, run, MEDIUM, async |cluster, tools| {
+            in_cluster(arguments, run, nodes, async |cluster, tools| {
                 end_to_end::wide(cluster, tools).await
             })
             .await
         }
         Part::Storm => {
-            in_cluster(arguments, run, LARGE, async |cluster, tools| {
+            in_cluster(arguments, run, nodes, async |cluster, tools| {
                 end_to_end::storm(cluster, tools).await
             })
             .await
         }
-        Part::Strangers => in_cluster(arguments, run, SMALL, end_to_end::strangers).await,
-        Part::StrangerServices => in_cluster(arguments, run, SMALL, end_to_end::stranger_services).await,
+        Part::Strangers => in_cluster(arguments, run, nodes, end_to_end::strangers).await,
+        Part::StrangerServices => in_cluster(arguments, run, nodes, end_to_end::stranger_services).await,
     }
 }
 
@@ -365,13 +368,6 @@ async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> 
     tally.add(cargo_tests_with(&example, &["--ignored"], &environment).await?);
     Ok(tally)
 }
-
-/// Number of nodes in a lab of the tests.
-const SMALL: usize = 3;
-/// Enough to migrate two nodes at a time.
-const MEDIUM: usize = 5;
-/// Enough for one node to fail, one to join and one to be deleted.
-const LARGE: usize = 6;
 
 /// Makes a cluster with flannel, runs the cases in it, and removes it.
 async fn in_cluster(

@@ -7,6 +7,24 @@ const USUAL: Duration = Duration::from_mins(45);
 /// Time limit of any other part.
 const LONG: Duration = Duration::from_hours(2);
 
+/// Number of nodes in a lab of the tests.
+pub const SMALL: usize = 3;
+/// Enough to migrate two nodes at a time.
+const MEDIUM: usize = 5;
+/// Enough for one node to fail, one to join and one to be deleted.
+const LARGE: usize = 6;
+
+/// The crates that a part compiles into the target folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Compiles {
+    /// No crate.
+    Nothing,
+    /// The programs of the workspace.
+    Programs,
+    /// Every crate with its tests.
+    Tests,
+}
+
 /// A part of the tests, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
@@ -159,10 +177,49 @@ impl Part {
         may(self) && may(next)
     }
 
-    /// Whether the part makes its own lab.
-    pub fn makes_a_lab(self) -> bool {
+    /// Number of nodes of the part's own lab; `None` if the part makes none.
+    pub fn nodes(self) -> Option<usize> {
         match self {
             Self::Back
+            | Self::Fair
+            | Self::InPlace
+            | Self::Gate
+            | Self::Crash
+            | Self::PodCidr
+            | Self::PodCidrEtcd
+            | Self::ServiceCidr
+            | Self::CalicoV2
+            | Self::CalicoDatastore
+            | Self::Strangers
+            | Self::StrangerServices => Some(SMALL),
+            Self::Wide => Some(MEDIUM),
+            Self::Storm => Some(LARGE),
+            Self::Format
+            | Self::Unit
+            | Self::Programs
+            | Self::Deny
+            | Self::Go
+            | Self::Clippy
+            | Self::Kernel
+            | Self::Datastore
+            | Self::Api
+            | Self::Scale => None,
+        }
+    }
+
+    /// Whether the part makes its own lab.
+    pub fn makes_a_lab(self) -> bool {
+        self.nodes().is_some()
+    }
+
+    /// The crates that the part compiles.
+    pub fn compiles(self) -> Compiles {
+        match self {
+            Self::Format | Self::Programs | Self::Deny | Self::Go => Compiles::Nothing,
+            Self::Unit | Self::Clippy | Self::Kernel | Self::Api => Compiles::Tests,
+            Self::Datastore
+            | Self::Scale
+            | Self::Back
             | Self::Fair
             | Self::InPlace
             | Self::Gate
@@ -175,17 +232,7 @@ impl Part {
             | Self::Wide
             | Self::Storm
             | Self::Strangers
-            | Self::StrangerServices => true,
-            Self::Format
-            | Self::Unit
-            | Self::Programs
-            | Self::Deny
-            | Self::Go
-            | Self::Clippy
-            | Self::Kernel
-            | Self::Datastore
-            | Self::Api
-            | Self::Scale => false,
+            | Self::StrangerServices => Compiles::Programs,
         }
     }
 }
