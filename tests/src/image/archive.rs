@@ -12,7 +12,7 @@ use super::Tree;
 use super::tar::Writer;
 
 /// Changes when the format of the archives changes while their contents do not.
-const FORMAT: &str = "1";
+const FORMAT: &str = "2";
 
 /// One image.
 #[derive(Clone, Debug)]

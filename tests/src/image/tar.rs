@@ -1,40 +1,34 @@
-//! Writes tar files in the simplest form: owner root, time zero, entries in the given order.
+//! Writes tar files in the simplest form: owner root, time zero, entries in the given order. The same entries give the same bytes:
+//! names of images are hashes.
 
 use std::io::{self, Read, Write};
 
-const BLOCK: usize = 512;
+use ::tar::{Builder, EntryType, Header};
 
-/// The type of an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A regular file.
-    File,
-    /// A folder; its path ends with a slash.
-    Directory,
-    /// A symbolic link.
-    Link,
-}
-
-/// Writes entries to `out`.
-#[derive(Debug)]
-pub struct Writer<W> {
-    out: W,
+/// Writes entries to a target.
+pub struct Writer<W: Write> {
+    builder: Builder<W>,
 }
 
 impl<W: Write> Writer<W> {
     /// A writer for an empty tar file.
     pub fn new(out: W) -> Self {
-        Self { out }
+        Self {
+            builder: Builder::new(out),
+        }
     }
 
     /// Writes a folder.
     pub fn directory(&mut self, path: &str, mode: u32) -> io::Result<()> {
-        self.header(&format!("{path}/"), Kind::Directory, mode, 0, "")
+        let header = header(&format!("{path}/"), EntryType::Directory, mode, 0)?;
+        self.append(header, io::empty())
     }
 
     /// Writes a symbolic link.
     pub fn link(&mut self, path: &str, target: &str) -> io::Result<()> {
-        self.header(path, Kind::Link, 0o777, 0, target)
+        let mut header = header(path, EntryType::Symlink, 0o777, 0)?;
+        header.set_link_name(target)?;
+        self.append(header, io::empty())
     }
 
     /// Writes a file with these bytes.
@@ -44,71 +38,43 @@ impl<W: Write> Writer<W> {
 
     /// Writes a file with `size` bytes of a source; another number of bytes is an error.
     pub fn file(&mut self, path: &str, mode: u32, size: u64, source: impl Read) -> io::Result<()> {
-        self.header(path, Kind::File, mode, size, "")?;
-        let copied = io::copy(&mut source.take(size), &mut self.out)?;
+        let header = header(path, EntryType::Regular, mode, size)?;
+        let mut source = source.take(size);
+        self.append(header, &mut source)?;
+        // The library does not compare the number of bytes with the header.
+        let copied = size - source.limit();
         if copied != size {
             let message = format!("{path} became shorter while it was read: {copied} of {size} bytes");
             return Err(io::Error::other(message));
-        }
-        let rest = usize::try_from(size % BLOCK as u64).unwrap_or_default();
-        if rest > 0 {
-            self.out.write_all(&[0; BLOCK][rest..])?;
         }
         Ok(())
     }
 
     /// Ends the file and returns the target.
-    pub fn finish(mut self) -> io::Result<W> {
-        self.out.write_all(&[0; 2 * BLOCK])?;
-        self.out.flush()?;
-        Ok(self.out)
+    pub fn finish(self) -> io::Result<W> {
+        let mut out = self.builder.into_inner()?;
+        out.flush()?;
+        Ok(out)
     }
 
-    fn header(&mut self, path: &str, kind: Kind, mode: u32, size: u64, target: &str) -> io::Result<()> {
-        let mut block = [0_u8; BLOCK];
-        let (prefix, name) = split(path)?;
-        put(&mut block, 0, 100, name.as_bytes())?;
-        put(&mut block, 100, 8, format!("{mode:07o}").as_bytes())?;
-        put(&mut block, 108, 8, b"0000000")?;
-        put(&mut block, 116, 8, b"0000000")?;
-        put(&mut block, 124, 12, format!("{size:011o}").as_bytes())?;
-        put(&mut block, 136, 12, b"00000000000")?;
-        // The checksum counts its own field as spaces.
-        put(&mut block, 148, 8, b"        ")?;
-        block[156] = match kind {
-            Kind::File => b'0',
-            Kind::Link => b'2',
-            Kind::Directory => b'5',
-        };
-        put(&mut block, 157, 100, target.as_bytes())?;
-        put(&mut block, 257, 8, b"ustar\x0000")?;
-        put(&mut block, 345, 155, prefix.as_bytes())?;
-        let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
-        put(&mut block, 148, 8, format!("{sum:06o}\0 ").as_bytes())?;
-        self.out.write_all(&block)
+    fn append(&mut self, mut header: Header, contents: impl Read) -> io::Result<()> {
+        header.set_cksum();
+        self.builder.append(&header, contents)
     }
 }
 
-/// Splits a path that is too long for the name field at a slash.
-fn split(path: &str) -> io::Result<(&str, &str)> {
-    if path.len() <= 100 {
-        return Ok(("", path));
-    }
-    path.match_indices('/')
-        .map(|(index, _)| (&path[..index], &path[index + 1..]))
-        .find(|(prefix, name)| prefix.len() <= 155 && !name.is_empty() && name.len() <= 100)
-        .ok_or_else(|| io::Error::other(format!("the path {path:?} is too long for a tar file")))
-}
-
-fn put(block: &mut [u8; BLOCK], offset: usize, length: usize, value: &[u8]) -> io::Result<()> {
-    if value.len() > length {
-        let text = String::from_utf8_lossy(value);
-        return Err(io::Error::other(format!(
-            "{text:?} is longer than the {length} bytes of its tar field"
-        )));
-    }
-    block[offset..offset + value.len()].copy_from_slice(value);
-    Ok(())
+/// A header without anything that depends on the machine. A path that does not fit is an error: an extension for long paths would be
+/// another format.
+fn header(path: &str, kind: EntryType, mode: u32, size: u64) -> io::Result<Header> {
+    let mut header = Header::new_ustar();
+    header.set_path(path)?;
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_size(size);
+    Ok(header)
 }
 
 #[cfg(test)]
