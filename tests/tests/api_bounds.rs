@@ -1334,7 +1334,7 @@ async fn only_copies_of_endpoint_slices_for_helpers_are_created() {
             "{words}"
         );
     }
-    let theirs = make(&of_admin, slice("theirs", "web", "somebody")).await;
+    let theirs = make(&of_admin, slice("theirs", "web", "another-owner")).await;
     let mut stolen = theirs.clone();
     stolen.endpoints[0].addresses = vec!["10.244.6.6".to_owned()];
     refused(

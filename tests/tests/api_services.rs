@@ -665,7 +665,7 @@ async fn a_service_killed_between_any_two_writes_is_moved_or_unchanged() {
 async fn a_service_without_endpoints_killed_between_any_two_writes_is_moved_or_unchanged() {
     let bench = Bench::new("killed-unserved").await;
     // The Service becomes a name, a helper takes its address, and the Service takes the other one.
-    assert_eq!(kills_at_each_change(&bench, "nobody", 6, 40).await, 6);
+    assert_eq!(kills_at_each_change(&bench, "without-endpoints", 6, 40).await, 6);
 }
 
 #[tokio::test]

@@ -6,17 +6,17 @@ use super::Cluster;
 
 const SCRIPT: &str = "
     set -e
-    iptables -t nat -N SOMEBODY-ELSE
-    iptables -t nat -A SOMEBODY-ELSE -d 198.51.100.0/24 -j RETURN
-    iptables -t nat -A POSTROUTING -s 198.51.100.0/24 -j SOMEBODY-ELSE
+    iptables -t nat -N OTHER-OWNER
+    iptables -t nat -A OTHER-OWNER -d 198.51.100.0/24 -j RETURN
+    iptables -t nat -A POSTROUTING -s 198.51.100.0/24 -j OTHER-OWNER
     iptables -A FORWARD -s 198.51.100.0/24 -j ACCEPT
-    nft add table inet somebody-else
-    nft add chain inet somebody-else input '{ type filter hook input priority 50; policy accept; }'
-    nft add rule inet somebody-else input ip saddr 198.51.100.7 counter drop
+    nft add table inet another-owner
+    nft add chain inet another-owner input '{ type filter hook input priority 50; policy accept; }'
+    nft add rule inet another-owner input ip saddr 198.51.100.7 counter drop
     ip route add 198.51.100.0/24 dev lo
     ip rule add from 198.51.100.0/24 lookup 100 priority 4321
     ip route add 203.0.113.0/24 dev lo table 100
-    echo '{\"name\":\"other\",\"type\":\"loopback\",\"cniVersion\":\"0.3.1\"}' > /etc/cni/net.d/99-somebody-else.conf
+    echo '{\"name\":\"other\",\"type\":\"loopback\",\"cniVersion\":\"0.3.1\"}' > /etc/cni/net.d/99-another-owner.conf
 ";
 
 impl Cluster {

@@ -22,7 +22,7 @@ pub enum Observation<T> {
 /// Observes again and again until the condition holds. An error of an observation is a value like any other: the API
 /// server may be unavailable for a while. `Never`: an error at once. After the limit: an error with the last value
 /// and the path of the logs.
-pub async fn until<T, L>(what: &str, limit: Duration, logs: &Path, mut look: L) -> Result<T>
+pub async fn until<T, L>(what: &str, limit: Duration, logs: &Path, mut observe: L) -> Result<T>
 where
     L: AsyncFnMut() -> Result<Observation<T>>,
 {
@@ -30,7 +30,7 @@ where
     let mut last = String::from("no observation");
     while started.elapsed() < limit {
         let left = limit.saturating_sub(started.elapsed());
-        match tokio::time::timeout(left, look()).await {
+        match tokio::time::timeout(left, observe()).await {
             Ok(Ok(Observation::Done(value))) => return Ok(value),
             Ok(Ok(Observation::NotYet(seen))) => last = seen,
             Ok(Ok(Observation::Never(why))) => return Err(why.context(format!("waited for {what}"))),
@@ -52,13 +52,13 @@ mod tests {
 
     #[tokio::test]
     async fn an_error_is_retried_until_the_value_is_returned() {
-        let mut looks = 0;
+        let mut observations = 0;
         let value = until("three", Duration::from_secs(5), Path::new("/logs"), async || {
-            looks += 1;
-            match looks {
+            observations += 1;
+            match observations {
                 1 => bail!("away"),
                 2 => Ok(Observation::NotYet("two".into())),
-                _ => Ok(Observation::Done(looks)),
+                _ => Ok(Observation::Done(observations)),
             }
         })
         .await
@@ -68,10 +68,16 @@ mod tests {
 
     #[tokio::test]
     async fn the_timeout_error_has_the_last_value_and_the_logs() {
-        let look = async || Ok::<Observation<()>, anyhow::Error>(Observation::NotYet("1 of 3 nodes".into()));
-        let error = until("the nodes", Duration::from_millis(300), Path::new("/logs"), look)
-            .await
-            .unwrap_err();
+        let observe =
+            async || Ok::<Observation<()>, anyhow::Error>(Observation::NotYet("1 of 3 nodes".into()));
+        let error = until(
+            "the nodes",
+            Duration::from_millis(300),
+            Path::new("/logs"),
+            observe,
+        )
+        .await
+        .unwrap_err();
         let message = error.to_string();
         assert!(
             message.contains("the nodes") && message.contains("1 of 3 nodes") && message.contains("/logs"),

@@ -17,7 +17,7 @@ use crate::crash::pod_cidr::steps::{self, Cell, Leg};
 use crate::crash::{Bench, Matrix, pod_cidr, shorten_restart_delay};
 use crate::demo::Tools;
 use crate::demo::operator::Operator;
-use crate::demo::pod_cidr::Wanted;
+use crate::demo::pod_cidr::Request;
 
 /// Targets of a crash while the range changes: only the coordinator takes these steps, for the whole cluster.
 const VICTIMS_OF_POD_CIDR: [Victim; 3] = [Victim::Coordinator, Victim::ApiServer, Victim::Etcd];
@@ -83,7 +83,7 @@ fn range(text: &str) -> Result<(usize, usize), String> {
 /// The work to do in the cluster.
 enum Job {
     FlannelToCalico(Vec<Round>),
-    PodCidr(Wanted, Vec<Cell>),
+    PodCidr(Request, Vec<Cell>),
 }
 
 /// Result of the crashes.
@@ -195,9 +195,9 @@ impl Job {
                     bail!("--rounds applies to the migration from flannel: use --leg and --step");
                 }
                 arguments.cluster.start_on(PodNetwork::Calico)?;
-                let wanted = Wanted {
+                let wanted = Request {
                     mode: arguments.mode.unwrap_or_default().into(),
-                    ..Wanted::new("1")?
+                    ..Request::new("1")?
                 };
                 Ok(Self::PodCidr(wanted, cells(arguments)?))
             }
@@ -261,7 +261,7 @@ fn cells(arguments: &Arguments) -> Result<Vec<Cell>> {
 }
 
 fn wanted(arguments: &Arguments, steps: &[Step]) -> Result<Vec<Round>> {
-    let wanted = matrix::Wanted {
+    let wanted = matrix::Selection {
         victims: if arguments.victim.is_empty() {
             Victim::USUAL.to_vec()
         } else {

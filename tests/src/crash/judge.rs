@@ -13,7 +13,7 @@ use crate::cluster::wait::{Observation, until};
 use crate::demo::host::Host;
 use crate::demo::ipam;
 use crate::demo::untouched::{self, Fingerprint};
-use crate::end_to_end::Looker;
+use crate::end_to_end::MigrationReader;
 
 /// Time limit for a node on Calico that has been powered on again until nothing of flannel remains on it.
 const CLEAN: Duration = Duration::from_mins(2);
@@ -102,14 +102,14 @@ impl Before {
 /// The pods of flannel are deleted after the power failure, and their remains are removed once new pods run. A node
 /// that lost its power before its turn has new pods of flannel.
 async fn clean_after_power(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
-    let look = Looker::new(cluster);
+    let reader = MigrationReader::new(cluster);
     let logs = cluster.directory().logs();
     let clean = until(
         "the remains of flannel's pods to be removed",
         CLEAN,
         &logs,
         async || {
-            if !look.facts(node).await?.legacy_pods.is_empty() {
+            if !reader.facts(node).await?.legacy_pods.is_empty() {
                 return Ok(Observation::Done(()));
             }
             let wrong = state::problems_on_calico_after_power_failure(&Host::observe(cluster, node).await?);

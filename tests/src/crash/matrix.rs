@@ -257,7 +257,7 @@ impl Cell {
 
 /// The filter for the cells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Selection {
     /// The victims.
     pub victims: Vec<Victim>,
     /// The progress of the step. A step that is a single write has only its last edge, which is always selected.
@@ -266,7 +266,7 @@ pub struct Wanted {
     pub steps: Vec<String>,
 }
 
-impl Wanted {
+impl Selection {
     /// The selected cells, in the order of the steps. An unknown step is an error that names it.
     pub fn cells(&self, steps: &[Step]) -> Result<Vec<Cell>, String> {
         for name in &self.steps {
@@ -385,8 +385,8 @@ mod tests {
 
     use super::*;
 
-    fn everything() -> Wanted {
-        Wanted {
+    fn everything() -> Selection {
+        Selection {
             victims: Victim::value_variants().to_vec(),
             edges: Edge::ALL.to_vec(),
             steps: Vec::new(),
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_step_of_a_single_write_has_one_edge() {
-        let wanted = Wanted {
+        let wanted = Selection {
             edges: vec![Edge::Changed],
             victims: vec![Victim::Agent],
             steps: vec!["StartNode".to_owned(), "RenameVxlanDevice".to_owned()],
@@ -435,7 +435,7 @@ mod tests {
 
     #[test]
     fn a_program_that_does_not_run_at_a_step_is_no_victim() {
-        let wanted = Wanted {
+        let wanted = Selection {
             victims: vec![Victim::CalicoNode, Victim::Flanneld],
             edges: vec![Edge::Changed],
             steps: vec![
@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn an_unknown_step_is_an_error_with_the_known_steps() {
-        let wanted = Wanted {
+        let wanted = Selection {
             steps: vec!["Rename".to_owned()],
             ..everything()
         };

@@ -51,7 +51,7 @@ pub struct Matrix {
     /// The crashes that were made.
     pub cells: Vec<Outcome>,
     /// Number of selected crashes.
-    pub wanted: usize,
+    pub selected: usize,
     /// The programs that played Calico.
     pub calico: String,
     /// The reason why the matrix stopped early, if it did.
@@ -63,7 +63,7 @@ impl Matrix {
     /// Runs every round. A round that does not end is the last: the next one would have no known state to compare with.
     pub async fn run(bench: &mut Bench<'_>, rounds: &[Round], calico: &str) -> Self {
         let mut matrix = Self {
-            wanted: rounds.iter().flat_map(Round::cells).count(),
+            selected: rounds.iter().flat_map(Round::cells).count(),
             calico: calico.to_owned(),
             ..Self::default()
         };
@@ -92,7 +92,7 @@ impl Matrix {
     /// Whether every selected crash was made and ended well.
     pub fn is_well(&self) -> bool {
         self.broken_off.is_none()
-            && self.cells.len() == self.wanted
+            && self.cells.len() == self.selected
             && self.cells.iter().all(|outcome| outcome.problems.is_empty())
     }
 
@@ -157,7 +157,7 @@ impl Matrix {
             .count();
         line(format_args!(
             "{well} of {} crashes ended in the same state as without one",
-            self.wanted
+            self.selected
         ));
         if let Some(why) = &self.broken_off {
             line(format_args!("BROKEN OFF: {why}"));
@@ -201,7 +201,7 @@ mod tests {
                 outcome(0, Victim::Node, &["a route is gone"]),
                 outcome(1, Victim::Coordinator, &[]),
             ],
-            wanted: 4,
+            selected: 4,
             ..Matrix::default()
         };
         assert!(!matrix.is_well());
@@ -218,13 +218,13 @@ mod tests {
     fn a_selected_crash_that_was_not_made_is_a_failure() {
         let mut matrix = Matrix {
             cells: vec![outcome(0, Victim::Agent, &[])],
-            wanted: 1,
+            selected: 1,
             ..Matrix::default()
         };
         assert!(matrix.is_well());
-        matrix.wanted = 2;
+        matrix.selected = 2;
         assert!(!matrix.is_well());
-        matrix.wanted = 1;
+        matrix.selected = 1;
         matrix.broken_off = Some("a node is away".to_owned());
         assert!(!matrix.is_well() && matrix.text().contains("BROKEN OFF: a node is away"));
     }

@@ -17,9 +17,9 @@ use super::workload;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
 use crate::demo::MIGRATION;
-use crate::demo::flannel_to_calico::{Wanted, manifest};
+use crate::demo::flannel_to_calico::{Request, manifest};
 use crate::demo::operator::{Exit, Operator};
-use crate::end_to_end::Looker;
+use crate::end_to_end::MigrationReader;
 
 /// Time limit from one point to the next, and from a crash until its node is finished.
 const STEP: Duration = Duration::from_mins(4);
@@ -49,7 +49,7 @@ pub struct Bench<'cluster> {
     cluster: &'cluster Cluster,
     /// The user's commands.
     operator: Operator,
-    look: Looker,
+    reader: MigrationReader,
     /// The host settings of the network on Calico, after a migration without crashes.
     undisturbed: Undisturbed,
 }
@@ -60,7 +60,7 @@ impl<'cluster> Bench<'cluster> {
         Self {
             cluster,
             operator,
-            look: Looker::new(cluster),
+            reader: MigrationReader::new(cluster),
             undisturbed: Undisturbed::default(),
         }
     }
@@ -102,11 +102,11 @@ impl<'cluster> Bench<'cluster> {
     }
 
     async fn coordinator(&self) -> Result<AdminPort> {
-        let (_, home, _) = self.look.coordinator().await?;
+        let (_, home, _) = self.reader.coordinator().await?;
         AdminPort::of_coordinator(self.cluster, &home).await
     }
 
-    async fn door_of(&self, cell: &Cell, node: &str) -> Result<AdminPort> {
+    async fn admin_port_of(&self, cell: &Cell, node: &str) -> Result<AdminPort> {
         match cell.step.owner {
             Owner::Agent => AdminPort::of_agent(self.cluster, node).await,
             Owner::Coordinator => self.coordinator().await,
@@ -116,16 +116,16 @@ impl<'cluster> Bench<'cluster> {
     /// Applies and prepares the Migration; returns the order of the nodes. The coordinator stops when it has started
     /// the first node.
     async fn begin(&self, round: &Round, outcomes: &mut Vec<Outcome>) -> Result<Vec<String>> {
-        let wanted = Wanted {
+        let request = Request {
             strategy: Strategy::InPlace,
             // The reasons to stop a rollout have their own cases: here the rollout must not wait for the user.
             spec: json!({ "gates": { "maxLossRatio": 1.0, "maxGapMilliseconds": 60000 } }),
-            ..Wanted::default()
+            ..Request::default()
         };
-        let file = self.operator.write_manifest(&manifest(&wanted))?;
+        let file = self.operator.write_manifest(&manifest(&request))?;
         let file = file.to_string_lossy().into_owned();
         let start = start_of(None);
-        let (_, home, _) = self.look.coordinator().await?;
+        let (_, home, _) = self.reader.coordinator().await?;
         let coordinator = AdminPort::of_coordinator(self.cluster, &home).await?;
         let first = round
             .prepare
@@ -143,7 +143,7 @@ impl<'cluster> Bench<'cluster> {
             Ok(())
         };
         tokio::try_join!(apply, struck)?;
-        self.look.until_planned(STEP).await
+        self.reader.until_planned(STEP).await
     }
 
     /// Migrates each node in turn, from the coordinator's stop at its start.
@@ -158,7 +158,7 @@ impl<'cluster> Bench<'cluster> {
             let finished = async || {
                 let what = "is on Calico";
                 let on_calico = self
-                    .look
+                    .reader
                     .until_node(node, what, STEP, |spec| spec.finished_at.is_some());
                 on_calico.await.map(|_| ())
             };
@@ -175,7 +175,7 @@ impl<'cluster> Bench<'cluster> {
     }
 
     async fn until_phase(&self, what: &str, phase: MigrationPhase) -> Result<()> {
-        let reached = self.look.until_migration(what, STEP, |migration| {
+        let reached = self.reader.until_migration(what, STEP, |migration| {
             let status = migration.status.as_ref();
             status.is_some_and(|status| status.phase == phase)
         });
@@ -203,7 +203,7 @@ impl<'cluster> Bench<'cluster> {
         for (place, node) in order.iter().rev().enumerate() {
             let returned = async || {
                 let what = "is back on flannel";
-                let back = self.look.until_node(node, what, STEP, |spec| {
+                let back = self.reader.until_node(node, what, STEP, |spec| {
                     spec.returned_at.is_some() && spec.finished_at.is_none() && !spec.rolling_back
                 });
                 back.await.map(|_| ())
@@ -239,8 +239,8 @@ impl<'cluster> Bench<'cluster> {
             self.run_command(arguments).await?;
             return done().await;
         };
-        let door = self.door_of(cell, node).await?;
-        door.run_to(self.cluster, Some(&point(cell, node))).await?;
+        let port = self.admin_port_of(cell, node).await?;
+        port.run_to(self.cluster, Some(&point(cell, node))).await?;
         // The command waits for the coordinator, which may have stopped.
         let run_command = self.run_command(arguments);
         let struck = async {
@@ -260,13 +260,13 @@ impl<'cluster> Bench<'cluster> {
     ) -> Result<Outcome> {
         let words = format!("{} of node {node}", cell.words());
         let attempt = async {
-            let door = self.door_of(cell, node).await?;
-            door.until_stopped(self.cluster, STEP).await?;
+            let port = self.admin_port_of(cell, node).await?;
+            port.until_stopped(self.cluster, STEP).await?;
             // The owner waits for the crash: no change is missed meanwhile.
             let before = Moment::now(self.cluster).await?;
             let began = Instant::now();
             let whom = (cell.victim, cell.step.owner);
-            strike(self.cluster, &self.look, whom, node, door, next).await?;
+            strike(self.cluster, &self.reader, whom, node, port, next).await?;
             done().await?;
             let seconds = began.elapsed().as_secs_f64();
             let loss = Moment::now(self.cluster).await?.since(&before);

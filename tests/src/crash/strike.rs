@@ -10,7 +10,7 @@ use super::point::AdminPort;
 use crate::cluster::Cluster;
 use crate::cluster::processes::{AGENT, CALICO_NODE, COORDINATOR, FLANNELD};
 use crate::cluster::state::CONTROL_PLANE;
-use crate::end_to_end::Looker;
+use crate::end_to_end::MigrationReader;
 
 /// Duration of an API server outage before the restart, which takes some seconds more. The length of the outage is the case.
 const OUTAGE: Duration = Duration::from_secs(2);
@@ -18,44 +18,44 @@ const NODE_LIMIT: Duration = Duration::from_mins(3);
 
 /// Makes the crash while the step's owner has stopped there, and releases the owner if it still runs.
 ///
-/// `node` is the step's node; for a step of the whole cluster, any node. `door` belongs to the owner. `next` is the
+/// `node` is the step's node; for a step of the whole cluster, any node. `port` belongs to the owner. `next` is the
 /// coordinator's next stop: a restarted coordinator has lost it.
 pub async fn strike(
     cluster: &Cluster,
-    look: &Looker,
+    reader: &MigrationReader,
     (victim, owner): (Victim, Owner),
     node: &str,
-    door: AdminPort,
+    port: AdminPort,
     next: Option<&Point>,
 ) -> Result<()> {
-    let (_, home, _) = look.coordinator().await?;
+    let (_, home, _) = reader.coordinator().await?;
     let coordinator = AdminPort::of_coordinator(cluster, &home).await?;
     let to = next.filter(|_| owner == Owner::Coordinator);
-    let go_on = async || door.run_to(cluster, to).await;
+    let advance = async || port.run_to(cluster, to).await;
     match victim {
         Victim::Agent => {
             cluster.kill_process(node, &AGENT).await?;
             if owner == Owner::Coordinator {
-                go_on().await?;
+                advance().await?;
             }
         }
         Victim::Coordinator => {
             cluster.kill_process(&home, &COORDINATOR).await?;
             if owner == Owner::Agent {
-                go_on().await?;
+                advance().await?;
             }
             arm_again(cluster, coordinator, next).await?;
         }
         Victim::ApiServer => {
             cluster.stop_api_server().await?;
-            go_on().await?;
+            advance().await?;
             tokio::time::sleep(OUTAGE).await;
             cluster.start_api_server().await?;
         }
         Victim::Node => {
             cluster.node_power_off(node).await?;
             if owner == Owner::Coordinator && home != node {
-                go_on().await?;
+                advance().await?;
             }
             cluster.node_power_on(node).await?;
             if home == node {
@@ -70,23 +70,23 @@ pub async fn strike(
         // The supervisor of these programs restarts them: the machine's process 1, or the kubelet.
         Victim::Etcd => {
             cluster.kill_service(CONTROL_PLANE, "etcd").await?;
-            go_on().await?;
+            advance().await?;
         }
         Victim::Containerd => {
             cluster.kill_service(node, "containerd").await?;
-            go_on().await?;
+            advance().await?;
         }
         Victim::Kubelet => {
             cluster.kill_service(node, "kubelet").await?;
-            go_on().await?;
+            advance().await?;
         }
         Victim::CalicoNode => {
             cluster.kill_process(node, &CALICO_NODE).await?;
-            go_on().await?;
+            advance().await?;
         }
         Victim::Flanneld => {
             cluster.kill_process(node, &FLANNELD).await?;
-            go_on().await?;
+            advance().await?;
         }
     }
     Ok(())

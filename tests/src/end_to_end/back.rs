@@ -14,10 +14,10 @@ use kube::api::ListParams;
 use super::Tally;
 use super::fair::start;
 use super::in_place::verify_no_disruption;
-use super::look::Looker;
+use super::migration_reader::MigrationReader;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
-use crate::demo::flannel_to_calico::{Run, Wanted};
+use crate::demo::flannel_to_calico::{Request, Run};
 use crate::demo::operator::Exit;
 use crate::demo::{Tools, ipam};
 
@@ -35,31 +35,31 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
     let Some(run) = tally.count("back: begin", Run::begin(cluster, tools).await) else {
         return tally;
     };
-    let look = Looker::new(cluster);
-    let wanted = Wanted {
+    let reader = MigrationReader::new(cluster);
+    let request = Request {
         strategy: api::migration::Strategy::InPlace,
         spec: serde_json::json!({ "rollout": { "stepTimeoutSeconds": STEP_TIMEOUT } }),
-        ..Wanted::default()
+        ..Request::default()
     };
     let began = async {
         let image = image(cluster).await?;
         set_image(cluster, MISSING_IMAGE).await?;
-        Ok((image, start(&run, &wanted).await?))
+        Ok((image, start(&run, &request).await?))
     };
     let Some((image, watch)) = tally.count("back: a Calico that never starts", began.await) else {
         return tally;
     };
-    let first = look.until_planned(STEP).await.map(|order| order[0].clone());
+    let first = reader.until_planned(STEP).await.map(|order| order[0].clone());
     let Some(first) = tally.count("back: the first node is known", first) else {
         return tally;
     };
     tally.count(
         "back: calico-node never starts, and the agent restores flannel on its node",
-        falls_back(cluster, &look, &first).await,
+        falls_back(cluster, &reader, &first).await,
     );
     tally.count(
         "back: the API server is unavailable too, and the agent restores flannel on its node",
-        falls_back_alone(cluster, &run, &look, &first).await,
+        falls_back_alone(cluster, &run, &reader, &first).await,
     );
     let corrected = async {
         set_image(cluster, &image).await?;
@@ -127,32 +127,37 @@ async fn set_image(cluster: &Cluster, image: &str) -> Result<()> {
 }
 
 /// The node changes its network, its step times out, and the agent restores flannel; the Migration halts with this reason.
-async fn falls_back(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
-    until_phase(cluster, look, node, Phase::Swapped).await?;
+async fn falls_back(cluster: &Cluster, reader: &MigrationReader, node: &str) -> Result<()> {
+    until_phase(cluster, reader, node, Phase::Swapped).await?;
     let swapped = Instant::now();
     until_on_flannel(cluster, node, swapped).await?;
-    is_halted(look, node).await
+    is_halted(reader, node).await
 }
 
 /// The same without the API server: the agent can neither read nor write its object.
-async fn falls_back_alone(cluster: &Cluster, run: &Run<'_>, look: &Looker, node: &str) -> Result<()> {
+async fn falls_back_alone(
+    cluster: &Cluster,
+    run: &Run<'_>,
+    reader: &MigrationReader,
+    node: &str,
+) -> Result<()> {
     run.scene.operator.expect(Exit::Done, &["resume"]).await?;
-    until_phase(cluster, look, node, Phase::Swapped).await?;
+    until_phase(cluster, reader, node, Phase::Swapped).await?;
     cluster.stop_api_server().await?;
     let swapped = Instant::now();
     let restored = until_on_flannel(cluster, node, swapped).await;
     cluster.start_api_server().await?;
     restored?;
-    is_halted(look, node).await
+    is_halted(reader, node).await
 }
 
-async fn until_phase(cluster: &Cluster, look: &Looker, node: &str, phase: Phase) -> Result<()> {
+async fn until_phase(cluster: &Cluster, reader: &MigrationReader, node: &str, phase: Phase) -> Result<()> {
     until(
         &format!("node {node} is {}", phase.as_str()),
         STEP,
         &cluster.directory().logs(),
         async || {
-            let found = look.proved(node).await?;
+            let found = reader.proved(node).await?;
             Ok(if found == Some(phase) {
                 Observation::Done(())
             } else {
@@ -189,22 +194,24 @@ async fn until_on_flannel(cluster: &Cluster, node: &str, since: Instant) -> Resu
     Ok(())
 }
 
-async fn is_halted(look: &Looker, node: &str) -> Result<()> {
-    look.until_node(node, "restored and reported", STEP, |spec| {
-        spec.flannel_to_calico.or_empty().automatic_rollback.is_some()
-            && !spec.rolling_back
-            && spec.returned_at.is_some()
-    })
-    .await?;
-    look.until_migration("the Migration halts because of it", STEP, |migration| {
-        migration.status.as_ref().is_some_and(|status| {
-            status.phase == MigrationPhase::Halted
-                && status.reason == "FellBack"
-                && status.message.contains("on its own")
+async fn is_halted(reader: &MigrationReader, node: &str) -> Result<()> {
+    reader
+        .until_node(node, "restored and reported", STEP, |spec| {
+            spec.flannel_to_calico.or_empty().automatic_rollback.is_some()
+                && !spec.rolling_back
+                && spec.returned_at.is_some()
         })
-    })
-    .await
-    .map(|_| ())
+        .await?;
+    reader
+        .until_migration("the Migration halts because of it", STEP, |migration| {
+            migration.status.as_ref().is_some_and(|status| {
+                status.phase == MigrationPhase::Halted
+                    && status.reason == "FellBack"
+                    && status.message.contains("on its own")
+            })
+        })
+        .await
+        .map(|_| ())
 }
 
 /// Creates a workload after every node has changed to Calico.

@@ -10,11 +10,11 @@ use calico_datastore::cluster::step::Stage;
 use serde_json::json;
 
 use super::coordinator::kill_coordinator;
-use super::{Looker, Tally};
+use super::{MigrationReader, Tally};
 use crate::cluster::Cluster;
 use crate::demo::calico_datastore::cases::CASES;
 use crate::demo::calico_datastore::stores::Etcd;
-use crate::demo::calico_datastore::{Run, Wanted, late, manifest, prepare, refuse};
+use crate::demo::calico_datastore::{Request, Run, late, manifest, prepare, refuse};
 use crate::demo::operator::{Exit, Operator};
 use crate::demo::{End, Tools, breaking};
 
@@ -101,50 +101,54 @@ pub async fn calico_datastore(cluster: &Cluster, tools: &Tools) -> Tally {
 /// Starts a migration and rolls it back as soon as it is in this stage, or a later one.
 async fn roll_back_from(cluster: &Cluster, tools: &Tools, stage: Stage) -> Result<()> {
     let operator = Operator::new(cluster, &tools.command_line);
-    let look = Looker::new(cluster);
-    begin(cluster, &operator, &Wanted::new(End::RolledBack)).await?;
-    look.until_migration(&format!("stage {}", stage.as_str()), STEP, |migration| {
-        stage_of(migration) >= Some(stage)
-    })
-    .await?;
+    let reader = MigrationReader::new(cluster);
+    begin(cluster, &operator, &Request::new(End::RolledBack)).await?;
+    reader
+        .until_migration(&format!("stage {}", stage.as_str()), STEP, |migration| {
+            stage_of(migration) >= Some(stage)
+        })
+        .await?;
     operator
         .expect_within(Exit::Done, &["rollback", "--all", "--yes", "--wait"], STEP)
         .await?;
-    verify_rolled_back(cluster, &look).await
+    verify_rolled_back(cluster, &reader).await
 }
 
 /// Refuses the start of the controllers, after every node has changed, and rolls back.
 async fn roll_back_after_refusal(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let operator = Operator::new(cluster, &tools.command_line);
-    let look = Looker::new(cluster);
+    let reader = MigrationReader::new(cluster);
     cluster.api().apply(NO_CONTROLLERS).await?;
     breaking::until_refused(cluster, &MORE_CONTROLLERS, NO_CONTROLLERS_MESSAGE).await?;
-    begin(cluster, &operator, &Wanted::new(End::RolledBack)).await?;
-    look.until_migration("the controllers are refused", STEP, |migration| {
-        let status = migration.status.clone().unwrap_or_default();
-        let is_refused = status.message.contains(NO_CONTROLLERS_MESSAGE);
-        stage_of(migration) == Some(Stage::Controllers) && status.reason == "CheckFailing" && is_refused
-    })
-    .await?;
+    begin(cluster, &operator, &Request::new(End::RolledBack)).await?;
+    reader
+        .until_migration("the controllers are refused", STEP, |migration| {
+            let status = migration.status.clone().unwrap_or_default();
+            let is_refused = status.message.contains(NO_CONTROLLERS_MESSAGE);
+            stage_of(migration) == Some(Stage::Controllers) && status.reason == "CheckFailing" && is_refused
+        })
+        .await?;
     operator
         .expect(Exit::Done, &["rollback", "--all", "--yes"])
         .await?;
-    look.until_migration(
-        "every node uses v2 again, and the controllers do not run",
-        STEP,
-        |migration| {
-            let status = migration.status.clone().unwrap_or_default();
-            status.phase == MigrationPhase::RollingBack && status.reason == "CheckFailing"
-        },
-    )
-    .await?;
+    reader
+        .until_migration(
+            "every node uses v2 again, and the controllers do not run",
+            STEP,
+            |migration| {
+                let status = migration.status.clone().unwrap_or_default();
+                status.phase == MigrationPhase::RollingBack && status.reason == "CheckFailing"
+            },
+        )
+        .await?;
     delete_policy(cluster).await?;
-    look.until_migration("the migration is rolled back", STEP, |migration| {
-        let status = migration.status.as_ref();
-        status.is_some_and(|status| status.phase == MigrationPhase::RolledBack)
-    })
-    .await?;
-    verify_rolled_back(cluster, &look).await
+    reader
+        .until_migration("the migration is rolled back", STEP, |migration| {
+            let status = migration.status.as_ref();
+            status.is_some_and(|status| status.phase == MigrationPhase::RolledBack)
+        })
+        .await?;
+    verify_rolled_back(cluster, &reader).await
 }
 
 async fn delete_policy(cluster: &Cluster) -> Result<()> {
@@ -162,32 +166,33 @@ fn stage_of(migration: &Migration) -> Option<Stage> {
 /// Runs the controllers of v3 without permissions: these write nothing. The user pauses the migration and does not resume it.
 async fn roll_back_at_deadline(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let operator = Operator::new(cluster, &tools.command_line);
-    let look = Looker::new(cluster);
-    let wanted = Wanted {
+    let reader = MigrationReader::new(cluster);
+    let request = Request {
         end: End::RolledBack,
         // Every node at the same time: otherwise the plan refuses this short pause.
         spec: json!({ "calicoDatastore": { "pauseLimitSeconds": SHORTEST_PAUSE }, "rollout": { "maxUnavailable": 3 } }),
         kills: 0,
     };
-    begin(cluster, &operator, &wanted).await?;
-    look.until_migration("Calico is paused", STEP, |migration| {
-        let known = migration
-            .status
-            .as_ref()
-            .and_then(|status| status.calico_datastore.as_ref());
-        known.is_some_and(|known| known.paused_since.is_some())
-    })
-    .await?;
+    begin(cluster, &operator, &request).await?;
+    reader
+        .until_migration("Calico is paused", STEP, |migration| {
+            let known = migration
+                .status
+                .as_ref()
+                .and_then(|status| status.calico_datastore.as_ref());
+            known.is_some_and(|known| known.paused_since.is_some())
+        })
+        .await?;
     let api = cluster.api();
     let rules = api
         .kubectl(&["get", PERMISSIONS, "-o", "jsonpath={.rules}"])
         .await?;
     set_permissions(cluster, "[]").await?;
-    let rolled_back = until_deadline(&operator, &look).await;
+    let rolled_back = until_deadline(&operator, &reader).await;
     // The controllers of v2 need the permissions for the rollback.
     set_permissions(cluster, &rules).await?;
     rolled_back?;
-    let migration = look
+    let migration = reader
         .until_migration("the migration is rolled back", STEP, |migration| {
             migration
                 .status
@@ -204,25 +209,27 @@ async fn roll_back_at_deadline(cluster: &Cluster, tools: &Tools) -> Result<()> {
         "the message is {:?}",
         status.message
     );
-    verify_rolled_back(cluster, &look).await
+    verify_rolled_back(cluster, &reader).await
 }
 
 /// Waits until the missing objects are named, pauses the migration, and waits for the rollback at the deadline.
-async fn until_deadline(operator: &Operator, look: &Looker) -> Result<()> {
-    look.until_migration("the migration waits for the controllers", STEP, |migration| {
-        let status = migration.status.clone().unwrap_or_default();
-        status.reason == "CalicoControllers" && status.message.contains("not yet written to etcd v3: ")
-    })
-    .await?;
+async fn until_deadline(operator: &Operator, reader: &MigrationReader) -> Result<()> {
+    reader
+        .until_migration("the migration waits for the controllers", STEP, |migration| {
+            let status = migration.status.clone().unwrap_or_default();
+            status.reason == "CalicoControllers" && status.message.contains("not yet written to etcd v3: ")
+        })
+        .await?;
     operator.expect(Exit::Done, &["pause"]).await?;
-    look.until_migration("the rollback starts", STEP, |migration| {
-        let phase = migration.status.as_ref().map(|status| status.phase);
-        matches!(
-            phase,
-            Some(MigrationPhase::RollingBack | MigrationPhase::RolledBack)
-        )
-    })
-    .await?;
+    reader
+        .until_migration("the rollback starts", STEP, |migration| {
+            let phase = migration.status.as_ref().map(|status| status.phase);
+            matches!(
+                phase,
+                Some(MigrationPhase::RollingBack | MigrationPhase::RolledBack)
+            )
+        })
+        .await?;
     Ok(())
 }
 
@@ -234,7 +241,7 @@ async fn set_permissions(cluster: &Cluster, rules: &str) -> Result<()> {
 }
 
 /// Checks that etcd v3 is empty, that pods start, and that the Migration is rolled back.
-async fn verify_rolled_back(cluster: &Cluster, look: &Looker) -> Result<()> {
+async fn verify_rolled_back(cluster: &Cluster, reader: &MigrationReader) -> Result<()> {
     let etcd = Etcd::of(cluster).await?;
     let remaining = etcd.v3().await?;
     let first = remaining.keys().next();
@@ -248,7 +255,7 @@ async fn verify_rolled_back(cluster: &Cluster, look: &Looker) -> Result<()> {
         .kubectl(&["-n", "sample", "rollout", "restart", "deployment/web"])
         .await?;
     cluster.api().rolled_out("deployment/web", "sample", STEP).await?;
-    let migration = look.migration().await?;
+    let migration = reader.migration().await?;
     let phase = migration.status.map(|status| status.phase);
     ensure!(
         phase == Some(MigrationPhase::RolledBack),
@@ -258,9 +265,9 @@ async fn verify_rolled_back(cluster: &Cluster, look: &Looker) -> Result<()> {
 }
 
 /// Starts a migration. A refused Migration of an earlier case is deleted before, so that each case fails alone.
-async fn begin(cluster: &Cluster, operator: &Operator, wanted: &Wanted) -> Result<()> {
+async fn begin(cluster: &Cluster, operator: &Operator, request: &Request) -> Result<()> {
     breaking::delete_migration(cluster).await?;
-    let file = operator.write_manifest(&manifest(cluster, wanted).await?)?;
+    let file = operator.write_manifest(&manifest(cluster, request).await?)?;
     let apply = ["apply", "--filename", &file.to_string_lossy(), "--yes"];
     operator.expect(Exit::Done, &apply).await.map(|_| ())
 }
@@ -268,7 +275,7 @@ async fn begin(cluster: &Cluster, operator: &Operator, wanted: &Wanted) -> Resul
 async fn there_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
     breaking::delete_migration(cluster).await?;
     crate::demo::traffic::replace_probers(cluster).await?;
-    let run = Run::begin(cluster, tools, Wanted::new(End::RolledBack)).await?;
+    let run = Run::begin(cluster, tools, Request::new(End::RolledBack)).await?;
     let late = run.migrate().await?;
     let report = run.report_so_far(late).await?;
     println!("{}", report.text());
@@ -281,19 +288,20 @@ async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
     breaking::delete_migration(cluster).await?;
     crate::demo::traffic::replace_probers(cluster).await?;
     let stages = [Stage::Convert, Stage::Nodes];
-    let wanted = Wanted {
+    let request = Request {
         kills: stages.len().try_into()?,
-        ..Wanted::new(End::Migrated)
+        ..Request::new(End::Migrated)
     };
-    let run = Run::begin(cluster, tools, wanted).await?;
-    let look = Looker::new(cluster);
+    let run = Run::begin(cluster, tools, request).await?;
+    let reader = MigrationReader::new(cluster);
     let killed = async {
         for stage in stages {
-            look.until_migration(&format!("stage {}", stage.as_str()), STEP, |migration| {
-                stage_of(migration) >= Some(stage)
-            })
-            .await?;
-            kill_coordinator(cluster, &look).await?;
+            reader
+                .until_migration(&format!("stage {}", stage.as_str()), STEP, |migration| {
+                    stage_of(migration) >= Some(stage)
+                })
+                .await?;
+            kill_coordinator(cluster, &reader).await?;
         }
         anyhow::Ok(())
     };

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use api::names::NODE_NETWORK_LABEL as NETWORK_LABEL;
 
 use super::Tally;
-use super::look::Looker;
+use super::migration_reader::MigrationReader;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
 
@@ -122,7 +122,12 @@ fn words(words: &[&str]) -> Vec<String> {
 
 /// Drift while no node is started: each change is refused, and without the policies reverted. Changes that cause losses are only
 /// refused.
-pub(super) async fn foreign_changes(cluster: &Cluster, look: &Looker, done: &str, waiting: &str) -> Tally {
+pub(super) async fn foreign_changes(
+    cluster: &Cluster,
+    reader: &MigrationReader,
+    done: &str,
+    waiting: &str,
+) -> Tally {
     let mut tally = Tally::default();
     for change in &changes(done, waiting) {
         let name = format!("drift: the API server refuses: {}", change.what);
@@ -135,8 +140,8 @@ pub(super) async fn foreign_changes(cluster: &Cluster, look: &Looker, done: &str
         .into_iter()
         .filter(|change| !change.causes_losses);
     let not_there = [flannel_not_on(done), calico_not_on(waiting)];
-    tally.add(all_reverted(cluster, look, harmless, &not_there).await);
-    let clean = verify_no_conflist_of_calico(look, waiting).await;
+    tally.add(all_reverted(cluster, reader, harmless, &not_there).await);
+    let clean = verify_no_conflist_of_calico(reader, waiting).await;
     tally.count("drift: the waiting node has no conflist of Calico", clean);
     tally
 }
@@ -145,7 +150,7 @@ pub(super) async fn foreign_changes(cluster: &Cluster, look: &Looker, done: &str
 /// too.
 pub(super) async fn harmful_foreign_changes(
     cluster: &Cluster,
-    look: &Looker,
+    reader: &MigrationReader,
     done: &str,
     other: &str,
 ) -> Tally {
@@ -154,7 +159,7 @@ pub(super) async fn harmful_foreign_changes(
         .filter(|change| change.causes_losses);
     all_reverted(
         cluster,
-        look,
+        reader,
         harmful,
         &[flannel_not_on(done), flannel_not_on(other)],
     )
@@ -174,7 +179,7 @@ fn calico_not_on(node: &str) -> NotThere<'_> {
 
 async fn all_reverted(
     cluster: &Cluster,
-    look: &Looker,
+    reader: &MigrationReader,
     changes: impl Iterator<Item = Change>,
     not_there: &[NotThere<'_>],
 ) -> Tally {
@@ -182,7 +187,7 @@ async fn all_reverted(
     for change in changes {
         let name = format!("drift: reverted and reported: {}", change.what);
         let reverted = async {
-            verify_reverted(cluster, look, &change).await?;
+            verify_reverted(cluster, reader, &change).await?;
             // A daemon that restarts later would use the value of the next change.
             settle(cluster, not_there).await
         };
@@ -214,7 +219,7 @@ fn escaped() -> String {
     NETWORK_LABEL.replace('.', "\\.")
 }
 
-async fn verify_reverted(cluster: &Cluster, look: &Looker, change: &Change) -> Result<()> {
+async fn verify_reverted(cluster: &Cluster, reader: &MigrationReader, change: &Change) -> Result<()> {
     // The API server enforces a deleted policy for a moment longer.
     until(
         "the change is not refused",
@@ -243,7 +248,7 @@ async fn verify_reverted(cluster: &Cluster, look: &Looker, change: &Change) -> R
         },
     )
     .await?;
-    let migration = look
+    let migration = reader
         .until_migration("the Migration reports the drift", REVERTED_WITHIN, |migration| {
             let drift = migration.status.as_ref().and_then(|status| status.drift.as_ref());
             drift.is_some_and(|drift| {
@@ -296,8 +301,8 @@ async fn settle(cluster: &Cluster, not_there: &[NotThere<'_>]) -> Result<()> {
 }
 
 /// Checks that new pods on the waiting node get no addresses of Calico.
-async fn verify_no_conflist_of_calico(look: &Looker, waiting: &str) -> Result<()> {
-    let facts = look.facts(waiting).await?;
+async fn verify_no_conflist_of_calico(reader: &MigrationReader, waiting: &str) -> Result<()> {
+    let facts = reader.facts(waiting).await?;
     let files: Vec<&str> = facts.cni.files.iter().map(|file| file.name.as_str()).collect();
     ensure!(
         !files.iter().any(|file| file.contains("calico")),

@@ -6,12 +6,12 @@ use anyhow::{Context, Result, ensure};
 use api::migration::MigrationPhase;
 use kube::ResourceExt;
 
-use super::look::Looker;
+use super::migration_reader::MigrationReader;
 use super::{Tally, metrics};
 use crate::cluster::Cluster;
 use crate::demo::Tools;
 use crate::demo::flannel_to_calico::report::Report;
-use crate::demo::flannel_to_calico::{Run, Wanted, manifest};
+use crate::demo::flannel_to_calico::{Request, Run, manifest};
 use crate::demo::watch::Watch;
 
 const STEP: Duration = Duration::from_mins(5);
@@ -25,24 +25,25 @@ pub async fn fair(cluster: &Cluster, tools: &Tools) -> Tally {
     let Some(run) = tally.count("fair: begin", Run::begin(cluster, tools).await) else {
         return tally;
     };
-    let look = Looker::new(cluster);
+    let reader = MigrationReader::new(cluster);
     let cordoned = "lab-worker-1";
     tally.count(
         "fair: the user cordons a node",
         cluster.api().kubectl(&["cordon", cordoned]).await,
     );
-    let Some(watch) = tally.count("fair: start", start(&run, &Wanted::default()).await) else {
+    let Some(watch) = tally.count("fair: start", start(&run, &Request::default()).await) else {
         return tally;
     };
     let scraped = async {
-        look.until_migration("nodes are being migrated", STEP, |migration| {
-            migration
-                .status
-                .as_ref()
-                .is_some_and(|status| !status.progress.working.is_empty())
-        })
-        .await?;
-        let (_, node, _) = look.coordinator().await?;
+        reader
+            .until_migration("nodes are being migrated", STEP, |migration| {
+                migration
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| !status.progress.working.is_empty())
+            })
+            .await?;
+        let (_, node, _) = reader.coordinator().await?;
         metrics::verify_both(cluster, &node).await
     };
     tally.count("fair: the metrics of both endpoints pass promlint", scraped.await);
@@ -50,7 +51,7 @@ pub async fn fair(cluster: &Cluster, tools: &Tools) -> Tally {
         "fair: a second Migration is refused",
         second_is_refused(cluster).await,
     );
-    let completed = look
+    let completed = reader
         .until_migration("the Migration is completed", WHOLE, is_completed)
         .await;
     if tally.count("fair: completed", completed).is_none() {
@@ -58,7 +59,7 @@ pub async fn fair(cluster: &Cluster, tools: &Tools) -> Tally {
     }
     tally.count(
         "fair: the node that the user cordoned stays cordoned",
-        is_cordoned(&look, cordoned).await,
+        is_cordoned(&reader, cordoned).await,
     );
     let report = async {
         let report = run.report(watch).await?;
@@ -79,11 +80,11 @@ pub async fn wide(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let whole = async {
         let run = Run::begin(cluster, tools).await?;
-        let wanted = Wanted {
+        let request = Request {
             max_unavailable: "2".to_owned(),
-            ..Wanted::default()
+            ..Request::default()
         };
-        let watch = run.migrate(&wanted).await?;
+        let watch = run.migrate(&request).await?;
         let report = run.report(watch).await?;
         println!("{}", report.text());
         judge(&report, 2)
@@ -96,10 +97,10 @@ pub async fn wide(cluster: &Cluster, tools: &Tools) -> Tally {
 }
 
 /// Starts a migration and returns at once.
-pub async fn start(run: &Run<'_>, wanted: &Wanted) -> Result<Watch> {
+pub async fn start(run: &Run<'_>, request: &Request) -> Result<Watch> {
     use crate::demo::operator::Exit;
     let operator = &run.scene.operator;
-    let file = operator.write_manifest(&manifest(wanted))?;
+    let file = operator.write_manifest(&manifest(request))?;
     let watch = run.watch();
     operator
         .expect(
@@ -142,8 +143,8 @@ fn judge(report: &Report, most: usize) -> Result<()> {
 }
 
 /// Checks that the Node is cordoned, and that the cordon is not one of replumb.
-pub async fn is_cordoned(look: &Looker, node: &str) -> Result<()> {
-    let found = look.node(node).await?;
+pub async fn is_cordoned(reader: &MigrationReader, node: &str) -> Result<()> {
+    let found = reader.node(node).await?;
     ensure!(
         found.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true),
         "Node {node} is not cordoned"

@@ -13,9 +13,9 @@ use super::Tally;
 use super::drift::{foreign_changes, harmful_foreign_changes};
 use super::fair::start;
 use super::in_place::verify_no_disruption;
-use super::look::Looker;
+use super::migration_reader::MigrationReader;
 use crate::cluster::Cluster;
-use crate::demo::flannel_to_calico::{Run, Wanted};
+use crate::demo::flannel_to_calico::{Request, Run};
 use crate::demo::operator::Exit;
 use crate::demo::{MIGRATION, Tools};
 
@@ -36,40 +36,41 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
     let Some(run) = tally.count("gate: begin", Run::begin(cluster, tools).await) else {
         return tally;
     };
-    let look = Looker::new(cluster);
-    let wanted = Wanted {
+    let reader = MigrationReader::new(cluster);
+    let request = Request {
         strategy: api::migration::Strategy::InPlace,
         spec: serde_json::json!({ "rollout": { "canary": { "nodes": 1, "soakSeconds": SOAK } } }),
-        ..Wanted::default()
+        ..Request::default()
     };
-    let Some(watch) = tally.count("gate: start", start(&run, &wanted).await) else {
+    let Some(watch) = tally.count("gate: start", start(&run, &request).await) else {
         return tally;
     };
     let Some((canary, next)) = tally.count(
         "gate: the canary is migrated, and its traffic is watched",
-        canary(&look).await,
+        canary(&reader).await,
     ) else {
         return tally;
     };
     tally.count(
         "gate: one class of packets is dropped, and the rollout halts and names it",
-        drop_until_halted(cluster, &look, &canary, LARGE, "full-MTU UDP from node").await,
+        drop_until_halted(cluster, &reader, &canary, LARGE, "full-MTU UDP from node").await,
     );
     tally.count(
         "gate: an Event and the status name it",
-        verify_reports(&run, &look).await,
+        verify_reports(&run, &reader).await,
     );
     tally.count(
         "gate: no node starts while the rollout is halted",
-        verify_no_start(&look, &next).await,
+        verify_no_start(&reader, &next).await,
     );
     let resumed = async {
         stop_dropping(cluster, &canary).await?;
         run.scene.operator.expect(Exit::Done, &["resume"]).await?;
-        look.until_migration("the rollout continues", STEP, |migration| {
-            phase(migration) == MigrationPhase::Rolling
-        })
-        .await
+        reader
+            .until_migration("the rollout continues", STEP, |migration| {
+                phase(migration) == MigrationPhase::Rolling
+            })
+            .await
     };
     tally.count(
         "gate: after a correction and a resume the soak of the canary restarts",
@@ -77,9 +78,9 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
     );
     tally.count(
         "gate: a part of all packets is dropped, and the rollout halts and names a path",
-        drop_until_halted(cluster, &look, &canary, SOME, "UDP from node").await,
+        drop_until_halted(cluster, &reader, &canary, SOME, "UDP from node").await,
     );
-    tally.add(foreign_changes(cluster, &look, &canary, &next).await);
+    tally.add(foreign_changes(cluster, &reader, &canary, &next).await);
     let ended = async {
         stop_dropping(cluster, &canary).await?;
         run.scene
@@ -96,7 +97,7 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
         "gate: no pod was moved, and no other packet was lost",
         verify_no_disruption(&run, watch, &[]).await,
     );
-    tally.add(harmful_foreign_changes(cluster, &look, &canary, &next).await);
+    tally.add(harmful_foreign_changes(cluster, &reader, &canary, &next).await);
     tally
 }
 
@@ -109,13 +110,13 @@ fn phase(migration: &Migration) -> MigrationPhase {
 }
 
 /// The first and the second node, once the second node's traffic pod sends to the pod of Calico on the first node.
-async fn canary(look: &Looker) -> Result<(String, String)> {
-    let order = look.until_planned(STEP).await?;
+async fn canary(reader: &MigrationReader) -> Result<(String, String)> {
+    let order = reader.until_planned(STEP).await?;
     let (canary, next) = (order.first(), order.get(1));
     let (canary, next) = canary.zip(next).context("the plan has fewer than two nodes")?;
-    look.until_watched(next, PathClass::OldToNew, STEP).await?;
+    reader.until_watched(next, PathClass::OldToNew, STEP).await?;
     ensure!(
-        look.node_migration(canary).await?.finished_at.is_some(),
+        reader.node_migration(canary).await?.finished_at.is_some(),
         "node {canary} is not migrated"
     );
     Ok((canary.clone(), next.clone()))
@@ -124,7 +125,7 @@ async fn canary(look: &Looker) -> Result<(String, String)> {
 /// Drops these packets to Calico's pods on this node, and waits until the Migration is halted and names the path.
 async fn drop_until_halted(
     cluster: &Cluster,
-    look: &Looker,
+    reader: &MigrationReader,
     node: &str,
     what: &str,
     class: &str,
@@ -138,7 +139,7 @@ add rule inet lab_gate forward oifname \"cali*\" {what}"
     cluster
         .run_in_node(node, &["sh", "-c", &format!("echo '{rules}' | nft -f -")])
         .await?;
-    let migration = look
+    let migration = reader
         .until_migration("the Migration is halted", STEP, |migration| {
             phase(migration) == MigrationPhase::Halted
         })
@@ -176,8 +177,8 @@ async fn stop_dropping(cluster: &Cluster, node: &str) -> Result<()> {
 }
 
 /// Checks that an Event and the output of `status` name the reason.
-async fn verify_reports(run: &Run<'_>, look: &Looker) -> Result<()> {
-    let events = look.events("Migration", MIGRATION).await?;
+async fn verify_reports(run: &Run<'_>, reader: &MigrationReader) -> Result<()> {
+    let events = reader.events("Migration", MIGRATION).await?;
     ensure!(
         events
             .iter()
@@ -192,10 +193,10 @@ async fn verify_reports(run: &Run<'_>, look: &Looker) -> Result<()> {
 }
 
 /// Checks that the next node does not start for longer than the soak.
-async fn verify_no_start(look: &Looker, next: &str) -> Result<()> {
+async fn verify_no_start(reader: &MigrationReader, next: &str) -> Result<()> {
     // The case needs this time to pass.
     tokio::time::sleep(Duration::from_secs(SOAK + 5)).await;
-    let spec = look.node_migration(next).await?;
+    let spec = reader.node_migration(next).await?;
     ensure!(!spec.started, "node {next} was started: {spec:?}");
     Ok(())
 }

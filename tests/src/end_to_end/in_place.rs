@@ -7,10 +7,10 @@ use anyhow::{Result, ensure};
 
 use super::Tally;
 use super::fair::is_completed;
-use super::look::Looker;
+use super::migration_reader::MigrationReader;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
-use crate::demo::flannel_to_calico::{Run, Wanted};
+use crate::demo::flannel_to_calico::{Request, Run};
 use crate::demo::host::Host;
 use crate::demo::watch::Watch;
 use crate::demo::{Tools, ipam};
@@ -36,11 +36,11 @@ pub async fn in_place(cluster: &Cluster, tools: &Tools) -> Tally {
         "in place: a pod of flannel has a host port",
         host_port(cluster, "before").await,
     );
-    let wanted = Wanted {
+    let request = Request {
         strategy: api::migration::Strategy::InPlace,
-        ..Wanted::default()
+        ..Request::default()
     };
-    let Some(watch) = tally.count("in place: every node is on Calico", run.migrate(&wanted).await) else {
+    let Some(watch) = tally.count("in place: every node is on Calico", run.migrate(&request).await) else {
         return tally;
     };
     tally.count(
@@ -125,7 +125,7 @@ async fn replace_last_pods(cluster: &Cluster) -> Result<()> {
         .api()
         .kubectl(&["-n", "sample", "delete", "pod", "lonely", "--wait"])
         .await?;
-    Looker::new(cluster)
+    MigrationReader::new(cluster)
         .until_migration("the Migration is completed", STEP, is_completed)
         .await
         .map(|_| ())

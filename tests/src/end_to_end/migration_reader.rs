@@ -19,12 +19,12 @@ use crate::demo::MIGRATION;
 
 /// Reads one migration.
 #[derive(Clone)]
-pub struct Looker {
+pub struct MigrationReader {
     client: Client,
     logs: PathBuf,
 }
 
-impl Looker {
+impl MigrationReader {
     /// A reader of the demo's Migration.
     pub fn new(cluster: &Cluster) -> Self {
         Self {

@@ -10,7 +10,7 @@ use api::migration::MigrationPhase;
 use ipnet::Ipv4Net;
 use serde_json::{Value, json};
 
-use super::Looker;
+use super::MigrationReader;
 use crate::cluster::wait::{Observation, until};
 use crate::cluster::{Cluster, Images};
 
@@ -40,10 +40,10 @@ impl Obstacles {
     }
 
     /// Tightens the budget after the start of the migration, and then removes each obstacle as soon as the Migration names it.
-    pub async fn clear(&self, cluster: &Cluster, look: &Looker) -> Result<()> {
+    pub async fn clear(&self, cluster: &Cluster, reader: &MigrationReader) -> Result<()> {
         let address = self.address;
         // Before the start, the budget would be a reason to refuse.
-        let begun = look.until_migration("the migration starts", LIMIT, |migration| {
+        let begun = reader.until_migration("the migration starts", LIMIT, |migration| {
             let status = migration.status.as_ref();
             status.is_some_and(|status| status.phase == MigrationPhase::Preparing)
         });
@@ -53,19 +53,19 @@ impl Obstacles {
             "PodDisruptionBudget sample/web allows 0 disruptions".to_owned(),
             "`kubectl edit pdb -n sample web`".to_owned(),
         ];
-        until_reported(look, &fragments).await?;
+        until_reported(reader, &fragments).await?;
         budget(cluster, 2).await?;
         let fragments = [
             format!("pod sample/{FINISHED} is finished and still has {address} in Calico's IPAM"),
             format!("`kubectl delete pod -n sample {FINISHED}`"),
         ];
-        until_reported(look, &fragments).await?;
+        until_reported(reader, &fragments).await?;
         kubectl(cluster, &["delete", "pod", "-n", "sample", FINISHED]).await?;
         let fragments = [
             format!("{address} is assigned to pod sample/{FINISHED}, which no longer has it: a leak"),
             format!("`calicoctl ipam release --ip={address}`"),
         ];
-        until_reported(look, &fragments).await?;
+        until_reported(reader, &fragments).await?;
         release(cluster, &self.block, address).await
     }
 }
@@ -89,9 +89,9 @@ async fn budget(cluster: &Cluster, available: u8) -> Result<()> {
     .map(drop)
 }
 
-async fn until_reported(look: &Looker, fragments: &[String]) -> Result<()> {
+async fn until_reported(reader: &MigrationReader, fragments: &[String]) -> Result<()> {
     let what = format!("the Migration reports {}", fragments.join(" and "));
-    let reported = look.until_migration(&what, LIMIT, |migration| {
+    let reported = reader.until_migration(&what, LIMIT, |migration| {
         let message = migration.status.as_ref().map_or("", |status| &status.message);
         fragments
             .iter()

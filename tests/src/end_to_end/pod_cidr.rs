@@ -8,12 +8,12 @@ use ipnet::Ipv4Net;
 
 use super::controller_manager::{self, controller_manager};
 use super::obstacles::Obstacles;
-use super::{Looker, Tally};
+use super::{MigrationReader, Tally};
 use crate::cluster::{Cluster, Tunnel};
 use crate::demo::operator::Operator;
 use crate::demo::pod_cidr::cases::CASES;
 use crate::demo::pod_cidr::report::Report;
-use crate::demo::pod_cidr::{Run, Wanted, refuse};
+use crate::demo::pod_cidr::{Request, Run, refuse};
 use crate::demo::{End, Tools};
 
 /// The fewest probes of a run: the traffic generator sends one every 10 ms from every node.
@@ -35,12 +35,12 @@ pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
         tally.count(format!("pod-cidr: refused: {}", case.name), result);
     }
     let whole = async {
-        let wanted = Wanted::new("1")?;
+        let request = Request::new("1")?;
         let before = controller_manager::status(cluster).await?;
-        let obstacles = Obstacles::put(cluster, wanted.from).await?;
-        let run = Run::begin(cluster, tools, wanted.clone()).await?;
-        let look = Looker::new(cluster);
-        let ((watch, manual_steps), ()) = tokio::try_join!(run.migrate(), obstacles.clear(cluster, &look))?;
+        let obstacles = Obstacles::put(cluster, request.from).await?;
+        let run = Run::begin(cluster, tools, request.clone()).await?;
+        let reader = MigrationReader::new(cluster);
+        let ((watch, manual_steps), ()) = tokio::try_join!(run.migrate(), obstacles.clear(cluster, &reader))?;
         let report = run.report(watch, manual_steps, End::Migrated).await?;
         println!("{}", report.text());
         judge(&report)?;
@@ -49,13 +49,13 @@ pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
             after.pid == before.pid,
             "the controller manager has restarted: {before:?}, {after:?}"
         );
-        Ok(wanted)
+        Ok(request)
     };
     let moved = tally.count(
         "pod-cidr: every pod has moved, nothing of the source range remains, no loss, and no restart of the controller manager",
         whole.await,
     );
-    if let Some(Wanted { from, to, .. }) = moved {
+    if let Some(Request { from, to, .. }) = moved {
         let ranges = [from, to].map(|range| range.to_string());
         tally.add(controller_manager(cluster, &ranges[0], &ranges[1]).await);
     }
@@ -66,13 +66,13 @@ pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
 pub async fn pod_cidr_etcd(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let whole = async {
-        let wanted = Wanted::new("1")?;
-        let run = Run::begin(cluster, tools, wanted.clone()).await?;
+        let request = Request::new("1")?;
+        let run = Run::begin(cluster, tools, request.clone()).await?;
         let (watch, manual_steps) = run.migrate().await?;
         let report = run.report(watch, manual_steps, End::Migrated).await?;
         println!("{}", report.text());
         judge(&report)?;
-        verify_tunnel_addresses(cluster, wanted.to).await
+        verify_tunnel_addresses(cluster, request.to).await
     };
     tally.count(
         "pod-cidr-etcd: with Calico's objects in etcd every pod has moved, nothing of the source range remains, and no loss",

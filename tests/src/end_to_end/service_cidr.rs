@@ -8,12 +8,12 @@ use serde_json::json;
 use service_cidr::step::Stage;
 
 use super::coordinator::kill_coordinator;
-use super::{Looker, Tally};
+use super::{MigrationReader, Tally};
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
 use crate::demo::operator::{Exit, Operator};
 use crate::demo::service_cidr::cases::CASES;
-use crate::demo::service_cidr::{Run, Size, Wanted, own_path, refuse};
+use crate::demo::service_cidr::{Request, Run, Size, bypass_services, refuse};
 use crate::demo::{End, MIGRATION, Tools};
 
 /// The fewest probes of a run: the demo's probers send one every 10 ms and every 200 ms.
@@ -27,7 +27,7 @@ const STEP: Duration = Duration::from_mins(10);
 pub async fn service_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
     let operator = Operator::new(cluster, &tools.command_line);
     let mut tally = Tally::default();
-    let prepared = own_path(cluster).await;
+    let prepared = bypass_services(cluster).await;
     if tally
         .count("service-cidr: the user's steps before the migration", prepared)
         .is_none()
@@ -47,20 +47,21 @@ pub async fn service_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
 }
 
 /// Kills the coordinator twice while Services exchange their addresses.
-async fn kill_during_exchange(cluster: &Cluster, look: &Looker) -> Result<()> {
+async fn kill_during_exchange(cluster: &Cluster, reader: &MigrationReader) -> Result<()> {
     for done in [1, 4] {
-        look.until_migration("Services exchange their addresses", STEP, |migration| {
-            let known = migration
-                .status
-                .as_ref()
-                .and_then(|status| status.service_cidr.as_ref());
-            known.is_some_and(|known| {
-                let stage = known.stage.as_ref().map(|stage| stage.name);
-                stage == Some(Stage::Exchange) && known.services_in_new_range >= done
+        reader
+            .until_migration("Services exchange their addresses", STEP, |migration| {
+                let known = migration
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.service_cidr.as_ref());
+                known.is_some_and(|known| {
+                    let stage = known.stage.as_ref().map(|stage| stage.name);
+                    stage == Some(Stage::Exchange) && known.services_in_new_range >= done
+                })
             })
-        })
-        .await?;
-        kill_coordinator(cluster, look).await?;
+            .await?;
+        kill_coordinator(cluster, reader).await?;
     }
     Ok(())
 }
@@ -121,18 +122,18 @@ async fn roll_one_back(cluster: &Cluster, operator: &Operator) -> Result<()> {
 
 async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let name = format!("{}/{}", ONE.0, ONE.1);
-    let wanted = Wanted {
+    let request = Request {
         size: Size::Small,
         // This Service is the first: others still have to move when it is rolled back.
         spec: json!({ "serviceCidr": { "order": [name], "servicesAtOnce": 3 } }),
-        ..Wanted::new(End::Migrated, false)?
+        ..Request::new(End::Migrated, false)?
     };
-    let run = Run::begin(cluster, tools, wanted).await?;
-    let look = Looker::new(cluster);
+    let run = Run::begin(cluster, tools, request).await?;
+    let reader = MigrationReader::new(cluster);
     let operator = Operator::new(cluster, &tools.command_line);
     let disturbed = async {
         tokio::try_join!(
-            kill_during_exchange(cluster, &look),
+            kill_during_exchange(cluster, &reader),
             roll_one_back(cluster, &operator)
         )
     };

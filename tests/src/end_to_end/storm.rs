@@ -8,12 +8,12 @@ use api::migration::MigrationPhase;
 
 use super::coordinator::kill_coordinator;
 use super::fair::{is_completed, start};
-use super::look::Looker;
+use super::migration_reader::MigrationReader;
 use super::{Tally, metrics};
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
 use crate::demo::Tools;
-use crate::demo::flannel_to_calico::{Run, Wanted};
+use crate::demo::flannel_to_calico::{Request, Run};
 use crate::demo::operator::Exit;
 
 const STEP: Duration = Duration::from_mins(6);
@@ -31,18 +31,11 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     let Some(mut run) = tally.count("storm: begin", Run::begin(cluster, tools).await) else {
         return tally;
     };
-    let look = Looker::new(cluster);
-    let wanted = Wanted {
-        max_unavailable: "2".to_owned(),
-        // During the API server's outage and shortly after, nodes do not learn which pods have ended: Services and DNS lose
-        // single answers, and with the default gates the rollout would halt. With these gates only a lasting outage halts it.
-        spec: serde_json::json!({ "gates": { "maxLossRatio": 0.9, "maxGapMilliseconds": 5000 } }),
-        ..Wanted::default()
-    };
-    let Some(watch) = tally.count("storm: start", start(&run, &wanted).await) else {
+    let reader = MigrationReader::new(cluster);
+    let Some(watch) = tally.count("storm: start", start(&run, &request()).await) else {
         return tally;
     };
-    let Some(order) = tally.count("storm: the plan has an order", order(&look).await) else {
+    let Some(order) = tally.count("storm: the plan has an order", order(&reader).await) else {
         return tally;
     };
     let (first, blocked, unplugged) = (&order[0], &order[2], &order[3]);
@@ -53,16 +46,16 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     tally.count("storm: another node joins", cluster.node_add(JOINER).await);
     tally.count(
         "storm: the coordinator is killed while a node is migrated",
-        kill_during_node(cluster, &look, first).await,
+        kill_during_node(cluster, &reader, first).await,
     );
     tally.count(
         "storm: the API server is unavailable for 60 s",
-        outage(cluster, &look, first).await,
+        outage(cluster, &reader, first).await,
     );
     // After the outage every Node may count as NotReady: then all pods count as not Ready, and DNS does not answer for up to a
     // minute. The rollout rightly halts, and the user resumes it afterwards.
     let resumed = async {
-        let status = look.migration().await?.status.unwrap_or_default();
+        let status = reader.migration().await?.status.unwrap_or_default();
         if status.reason == "GateBreached" {
             run.scene.operator.expect(Exit::Done, &["resume"]).await?;
         }
@@ -71,17 +64,17 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     tally.count("storm: the halted rollout is resumed", resumed.await);
     tally.count(
         "storm: a blocking budget is named within 10 s",
-        verify_reported(cluster, &look, blocked).await,
+        verify_reported(cluster, &reader, blocked).await,
     );
     // Until its return the node uses the second place of maxUnavailable: no further node is started.
     tally.count(
         "storm: a node loses power while it is migrated, and the rollout waits",
-        power_off(cluster, &look, unplugged).await,
+        power_off(cluster, &reader, unplugged).await,
     );
     run.scene.forget(unplugged);
     tally.count(
         "storm: a waiting node loses power, and the rollout halts",
-        power_off_waiting(cluster, &look, deleted).await,
+        power_off_waiting(cluster, &reader, deleted).await,
     );
     let resumed = async {
         cluster.node_delete(deleted).await?;
@@ -94,29 +87,30 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     tally.count("storm: the rollout is resumed without this node", resumed.await);
     let returns = async {
         cluster.node_power_on(unplugged).await?;
-        look.until_node(unplugged, "migrated after its return", STEP, |spec| {
-            spec.finished_at.is_some()
-        })
-        .await
+        reader
+            .until_node(unplugged, "migrated after its return", STEP, |spec| {
+                spec.finished_at.is_some()
+            })
+            .await
     };
     tally.count(
         "storm: the half-migrated node returns and is migrated",
         returns.await,
     );
     tally.count("storm: the budget is deleted", unpin(cluster).await);
-    let completed = look
+    let completed = reader
         .until_migration("the Migration is completed", WHOLE, is_completed)
         .await;
     if tally.count("storm: completed", completed).is_none() {
         return tally;
     }
-    let joined = look
+    let joined = reader
         .until_node(JOINER, "migrated", REPORTED_WITHIN, |spec| {
             spec.finished_at.is_some()
         })
         .await;
     tally.count("storm: the node that joined is migrated", joined);
-    let gone = match look.node_migration(deleted).await {
+    let gone = match reader.node_migration(deleted).await {
         Ok(_) => Err(anyhow::anyhow!("NodeMigration {deleted} still exists")),
         Err(_) => Ok(()),
     };
@@ -134,15 +128,27 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     tally
 }
 
-async fn order(look: &Looker) -> Result<Vec<String>> {
-    look.until_migration("the Migration has started", STEP, |migration| {
-        migration
-            .status
-            .as_ref()
-            .is_some_and(|status| status.phase >= MigrationPhase::Preparing)
-    })
-    .await?;
-    let order = look.order().await?;
+/// Two nodes at a time.
+fn request() -> Request {
+    Request {
+        max_unavailable: "2".to_owned(),
+        // During the API server's outage and shortly after, nodes do not learn which pods have ended: Services and DNS lose
+        // single answers, and with the default gates the rollout would halt. With these gates only a lasting outage halts it.
+        spec: serde_json::json!({ "gates": { "maxLossRatio": 0.9, "maxGapMilliseconds": 5000 } }),
+        ..Request::default()
+    }
+}
+
+async fn order(reader: &MigrationReader) -> Result<Vec<String>> {
+    reader
+        .until_migration("the Migration has started", STEP, |migration| {
+            migration
+                .status
+                .as_ref()
+                .is_some_and(|status| status.phase >= MigrationPhase::Preparing)
+        })
+        .await?;
+    let order = reader.order().await?;
     ensure!(
         order.len() >= 5,
         "nodes in the plan: found {}, needed at least 5",
@@ -200,31 +206,33 @@ async fn unpin(cluster: &Cluster) -> Result<()> {
 }
 
 /// Kills the coordinator while a node is migrated, and waits until it has restarted.
-async fn kill_during_node(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
-    look.until_node(node, "being migrated", STEP, |spec| {
-        spec.started && spec.step.is_some()
-    })
-    .await?;
-    kill_coordinator(cluster, look).await
+async fn kill_during_node(cluster: &Cluster, reader: &MigrationReader, node: &str) -> Result<()> {
+    reader
+        .until_node(node, "being migrated", STEP, |spec| {
+            spec.started && spec.step.is_some()
+        })
+        .await?;
+    kill_coordinator(cluster, reader).await
 }
 
 /// Stops the API server for a minute. Afterwards the migration of the node continues.
-async fn outage(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
+async fn outage(cluster: &Cluster, reader: &MigrationReader, node: &str) -> Result<()> {
     cluster.stop_api_server().await?;
     // The case needs this time to pass.
     tokio::time::sleep(OUTAGE).await;
     cluster.start_api_server().await?;
-    look.until_node(node, "migrated after the outage", STEP, |spec| {
-        spec.finished_at.is_some()
-    })
-    .await?;
+    reader
+        .until_node(node, "migrated after the outage", STEP, |spec| {
+            spec.finished_at.is_some()
+        })
+        .await?;
     Ok(())
 }
 
 /// Checks that within 10 s of the first refusal the status of the node and of the Migration, an Event and a metric name the
 /// budget.
-async fn verify_reported(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
-    let spec = look
+async fn verify_reported(cluster: &Cluster, reader: &MigrationReader, node: &str) -> Result<()> {
+    let spec = reader
         .until_node(node, "blocked by the budget", STEP, |spec| {
             // CoreDNS has a budget as well, which blocks for some seconds.
             spec.step.as_ref().is_some_and(|step| {
@@ -240,21 +248,21 @@ async fn verify_reported(cluster: &Cluster, look: &Looker, node: &str) -> Result
             step.message
         );
     }
-    let (_, coordinator_node, _) = look.coordinator().await?;
+    let (_, coordinator_node, _) = reader.coordinator().await?;
     let address = cluster.node_address(&coordinator_node).await?;
     until(
         "the budget is named everywhere",
         REPORTED_WITHIN,
         &cluster.directory().logs(),
         async || {
-            let status = look.migration().await?.status.unwrap_or_default();
+            let status = reader.migration().await?.status.unwrap_or_default();
             if !status.message.contains("sample/pinned") {
                 return Ok(Observation::NotYet(format!(
                     "message of the Migration: {}",
                     status.message
                 )));
             }
-            let events = look.events("Node", node).await?;
+            let events = reader.events("Node", node).await?;
             if !events
                 .iter()
                 .any(|(reason, note)| reason == "DisruptionBudget" && note.contains("sample/pinned"))
@@ -274,15 +282,16 @@ async fn verify_reported(cluster: &Cluster, look: &Looker, node: &str) -> Result
 }
 
 /// Switches the node off while its old network is removed.
-async fn power_off(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
-    look.until_node(node, "between the two networks", STEP, |spec| {
-        spec.step
-            .as_ref()
-            .is_some_and(|step| !matches!(step.name.as_str(), "Cordon" | "Drain"))
-    })
-    .await?;
+async fn power_off(cluster: &Cluster, reader: &MigrationReader, node: &str) -> Result<()> {
+    reader
+        .until_node(node, "between the two networks", STEP, |spec| {
+            spec.step
+                .as_ref()
+                .is_some_and(|step| !matches!(step.name.as_str(), "Cordon" | "Drain"))
+        })
+        .await?;
     cluster.node_power_off(node).await?;
-    let waits = look
+    let waits = reader
         .until_node(node, "NodeNotReady", STEP, |spec| {
             spec.step
                 .as_ref()
@@ -301,9 +310,9 @@ async fn power_off(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
 }
 
 /// Switches a waiting node off: a broken path and a dead node look the same, so lost traffic halts the rollout.
-async fn power_off_waiting(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
+async fn power_off_waiting(cluster: &Cluster, reader: &MigrationReader, node: &str) -> Result<()> {
     cluster.node_power_off(node).await?;
-    let migration = look
+    let migration = reader
         .until_migration("the gate has halted the rollout", STEP, |migration| {
             migration
                 .status

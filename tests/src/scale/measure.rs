@@ -39,8 +39,8 @@ pub struct Readings(Vec<Reading>);
 
 impl Readings {
     /// Adds a read.
-    pub fn add(&mut self, look: Reading) {
-        self.0.push(look);
+    pub fn add(&mut self, reading: Reading) {
+        self.0.push(reading);
     }
 
     /// Number of reads so far: a mark in time.
@@ -52,7 +52,7 @@ impl Readings {
     pub fn peak_anonymous(&self) -> u64 {
         self.0
             .iter()
-            .map(|look| look.usage.anonymous)
+            .map(|reading| reading.usage.anonymous)
             .max()
             .unwrap_or_default()
     }
@@ -61,19 +61,19 @@ impl Readings {
     pub fn peak_resident(&self) -> u64 {
         self.0
             .iter()
-            .map(|look| look.usage.peak_resident)
+            .map(|reading| reading.usage.peak_resident)
             .max()
             .unwrap_or_default()
     }
 
     /// The passes from one mark to another.
     pub fn passes(&self, from: usize, to: usize) -> Passes {
-        let looks = self.0.get(from.saturating_sub(1)..to).unwrap_or_default();
-        let (Some(first), Some(last)) = (looks.first(), looks.last()) else {
+        let readings = self.0.get(from.saturating_sub(1)..to).unwrap_or_default();
+        let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
             return Passes::default();
         };
         let mut costs = Vec::new();
-        for pair in looks.windows(2) {
+        for pair in readings.windows(2) {
             let [before, after] = pair else { continue };
             let passes = after.passes.saturating_sub(before.passes);
             if passes > 0 {
@@ -125,7 +125,7 @@ pub fn counter(metrics: &str, name: &str) -> Result<u64> {
 mod tests {
     use super::*;
 
-    fn look(second: u64, processor: u64, passes: u64, anonymous: u64) -> Reading {
+    fn reading(second: u64, processor: u64, passes: u64, anonymous: u64) -> Reading {
         let usage = Usage {
             peak_resident: 9,
             anonymous,
@@ -140,17 +140,17 @@ mod tests {
 
     #[test]
     fn the_cost_of_a_pass_is_the_cost_of_its_second_divided_by_its_passes() {
-        let mut looks = Readings::default();
-        for look in [
-            look(0, 0, 0, 1),
-            look(1, 100, 1, 7),
-            look(2, 120, 5, 3),
-            look(3, 120, 5, 3),
-            look(4, 420, 6, 2),
+        let mut readings = Readings::default();
+        for reading in [
+            reading(0, 0, 0, 1),
+            reading(1, 100, 1, 7),
+            reading(2, 120, 5, 3),
+            reading(3, 120, 5, 3),
+            reading(4, 420, 6, 2),
         ] {
-            looks.add(look);
+            readings.add(reading);
         }
-        let passes = looks.passes(0, looks.mark());
+        let passes = readings.passes(0, readings.mark());
         assert_eq!(passes.count, 6);
         assert!(
             (passes.processor_milliseconds_median - 100.0).abs() < 1e-9,
@@ -161,8 +161,12 @@ mod tests {
             "{passes:?}"
         );
         assert!((passes.processor_share - 0.105).abs() < 1e-9, "{passes:?}");
-        assert_eq!(looks.peak_anonymous(), 7);
-        assert_eq!(looks.passes(4, 5).count, 1, "from the mark before the last read");
+        assert_eq!(readings.peak_anonymous(), 7);
+        assert_eq!(
+            readings.passes(4, 5).count,
+            1,
+            "from the mark before the last read"
+        );
         assert_eq!(Readings::default().passes(0, 0), Passes::default());
     }
 

@@ -79,7 +79,7 @@ pub async fn run(size: &Size, progress: &Progress) -> Result<Report> {
             client: &client,
             size,
             coordinator,
-            looks: Readings::default(),
+            readings: Readings::default(),
             began: Instant::now(),
         };
         let parts = measured.whole(progress).await?;
@@ -113,7 +113,7 @@ struct Measured<'lab> {
     client: &'lab Client,
     size: &'lab Size,
     coordinator: Coordinator,
-    looks: Readings,
+    readings: Readings,
     began: Instant,
 }
 
@@ -131,14 +131,14 @@ struct Parts {
 struct Start {
     wall: Timestamp,
     steady: Instant,
-    looks: usize,
+    readings: usize,
     from_server: u64,
     to_server: u64,
 }
 
 impl Measured<'_> {
     async fn whole(&mut self, progress: &Progress) -> Result<Parts> {
-        self.look().await?;
+        self.read().await?;
         let start = self.start();
         migration::create(self.client, self.size).await?;
         let unfinished = self
@@ -152,7 +152,7 @@ impl Measured<'_> {
         let start = self.start();
         while start.steady.elapsed() < self.size.idle {
             tokio::time::sleep(BEAT).await;
-            self.look().await?;
+            self.read().await?;
         }
         let (idle, _) = self.part(&start)?;
 
@@ -206,17 +206,17 @@ impl Measured<'_> {
                 } else if began.elapsed() > limit {
                     return Ok(Some("no API server answers".to_owned()));
                 }
-                self.look().await?;
+                self.read().await?;
                 tokio::time::sleep(BEAT).await;
             }
         };
         progress.during(what, &detail, work).await
     }
 
-    async fn look(&mut self) -> Result<()> {
+    async fn read(&mut self) -> Result<()> {
         let usage = self.coordinator.usage()?;
         let metrics = self.coordinator.metrics().await?;
-        self.looks.add(Reading {
+        self.readings.add(Reading {
             at: self.began.elapsed(),
             usage,
             passes: measure::counter(&metrics, "replumb_passes_total")?,
@@ -229,7 +229,7 @@ impl Measured<'_> {
         Start {
             wall: Timestamp::now(),
             steady: Instant::now(),
-            looks: self.looks.mark(),
+            readings: self.readings.mark(),
             from_server: counts.received(),
             to_server: counts.sent(),
         }
@@ -247,7 +247,7 @@ impl Measured<'_> {
         let counts = self.coordinator.counts();
         let part = Part {
             seconds: start.steady.elapsed().as_secs_f64(),
-            passes: self.looks.passes(start.looks, self.looks.mark()),
+            passes: self.readings.passes(start.readings, self.readings.mark()),
             requests,
             bytes_from_server: counts.received() - start.from_server,
             bytes_to_server: counts.sent() - start.to_server,
@@ -277,8 +277,8 @@ impl Measured<'_> {
             size: self.size.clone(),
             pod_bytes,
             limited_by: self.coordinator.limited_by(),
-            peak_resident_bytes: self.looks.peak_resident(),
-            peak_anonymous_bytes: self.looks.peak_anonymous(),
+            peak_resident_bytes: self.readings.peak_resident(),
+            peak_anonymous_bytes: self.readings.peak_anonymous(),
             largest_objects,
             plan_seconds: planning.seconds,
             migration_seconds: migration.seconds,

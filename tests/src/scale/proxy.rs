@@ -62,8 +62,8 @@ impl Proxy {
         let address = listener.local_addr().context("read the address of the proxy")?;
         let counts = Arc::new(Counts::default());
         let mut tasks = JoinSet::new();
-        let (way, led) = watch::channel(server);
-        tasks.spawn(serve(listener, led, Arc::clone(&counts)));
+        let (way, targets) = watch::channel(server);
+        tasks.spawn(serve(listener, targets, Arc::clone(&counts)));
         Ok(Self {
             address,
             counts,
@@ -78,14 +78,14 @@ impl Proxy {
     }
 }
 
-async fn serve(listener: TcpListener, mut led: watch::Receiver<SocketAddr>, counts: Arc<Counts>) {
+async fn serve(listener: TcpListener, mut targets: watch::Receiver<SocketAddr>, counts: Arc<Counts>) {
     // The connections end with this task.
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            Ok(()) = led.changed() => {
+            Ok(()) = targets.changed() => {
                 connections.abort_all();
                 continue;
             }
@@ -94,7 +94,7 @@ async fn serve(listener: TcpListener, mut led: watch::Receiver<SocketAddr>, coun
         let Ok((near, _)) = accepted else {
             continue;
         };
-        let server = *led.borrow();
+        let server = *targets.borrow();
         let counts = Arc::clone(&counts);
         connections.spawn(async move {
             let Ok(far) = TcpStream::connect(server).await else {

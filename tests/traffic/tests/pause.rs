@@ -12,10 +12,10 @@ use nix::unistd::Pid;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Repeats the check until it has a result; the message names the expected result.
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+fn until<T>(what: &str, mut observe: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = observe() {
             return found;
         }
         assert!(

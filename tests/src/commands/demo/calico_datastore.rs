@@ -10,13 +10,13 @@ use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
 use crate::demo::breaking::{self, Case};
 use crate::demo::calico_datastore::cases::CASES;
-use crate::demo::calico_datastore::{Run, Wanted, prepare, refuse};
+use crate::demo::calico_datastore::{Request, Run, prepare, refuse};
 use crate::demo::operator::Operator;
 
 /// The work to do in the cluster.
 pub struct Job {
     case: Option<&'static Case>,
-    wanted: Wanted,
+    request: Request,
 }
 
 impl Job {
@@ -38,7 +38,7 @@ impl Job {
         let case = arguments.broken.as_deref();
         Ok(Self {
             case: case.map(|name| breaking::find(CASES, name)).transpose()?,
-            wanted: Wanted::new(Then::end(arguments.then)),
+            request: Request::new(Then::end(arguments.then)),
         })
     }
 
@@ -49,7 +49,7 @@ impl Job {
             prepare(cluster, &operator).await?;
             return Ok(refused(case, &refuse(cluster, &operator, case).await?));
         }
-        let run = Run::begin(cluster, tools, self.wanted.clone()).await?;
+        let run = Run::begin(cluster, tools, self.request.clone()).await?;
         let late = run.migrate().await?;
         let report = run.report(late).await?;
         print_report(&report, file)

@@ -12,7 +12,7 @@ use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
 use crate::demo::breaking::{self, Case};
 use crate::demo::flannel_to_calico::cases::CASES;
-use crate::demo::flannel_to_calico::{Run, Wanted, refuse};
+use crate::demo::flannel_to_calico::{Request, Run, refuse};
 use crate::demo::operator::Operator;
 
 /// Milliseconds between two probes when no probe may be lost: a finer interval than draining needs.
@@ -61,7 +61,7 @@ impl Options {
 /// The work to do in the cluster.
 pub struct Job {
     case: Option<&'static Case>,
-    wanted: Wanted,
+    request: Request,
     hold: Option<Duration>,
     then: Option<Then>,
 }
@@ -111,7 +111,7 @@ impl Job {
         };
         Ok(Self {
             case,
-            wanted: Wanted {
+            request: Request {
                 strategy,
                 max_unavailable: arguments.max_unavailable.clone(),
                 spec: if options.restart_pods {
@@ -132,7 +132,7 @@ impl Job {
             return Ok(refused(case, &refuse(cluster, &operator, case).await?));
         }
         let mut run = Run::begin(cluster, tools).await?;
-        let watch = run.migrate(&self.wanted).await?;
+        let watch = run.migrate(&self.request).await?;
         if let Some(time) = self.hold {
             run.hold(time).await?;
         }

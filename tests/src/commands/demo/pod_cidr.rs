@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::breaking::{self, Case};
 use crate::demo::operator::Operator;
 use crate::demo::pod_cidr::cases::CASES;
-use crate::demo::pod_cidr::{Run, Wanted, refuse};
+use crate::demo::pod_cidr::{Request, Run, refuse};
 use crate::demo::{End, Tools};
 
 /// Options of only this kind.
@@ -79,7 +79,7 @@ impl Options {
 pub struct Job {
     case: Option<&'static Case>,
     end: End,
-    wanted: Wanted,
+    request: Request,
 }
 
 impl Job {
@@ -107,9 +107,9 @@ impl Job {
         Ok(Self {
             end: Then::end(arguments.then),
             case: case.map(|name| breaking::find(CASES, name)).transpose()?,
-            wanted: Wanted {
+            request: Request {
                 mode: arguments.pod_cidr.mode.unwrap_or_default().into(),
-                ..Wanted::new(&arguments.max_unavailable)?
+                ..Request::new(&arguments.max_unavailable)?
             },
         })
     }
@@ -120,7 +120,7 @@ impl Job {
             let operator = Operator::new(cluster, &tools.command_line);
             return Ok(refused(case, &refuse(cluster, &operator, case).await?));
         }
-        let run = Run::begin(cluster, tools, self.wanted.clone()).await?;
+        let run = Run::begin(cluster, tools, self.request.clone()).await?;
         let (watch, manual_steps) = match self.end {
             End::Migrated => run.migrate().await?,
             End::RolledBack => run.migrate_and_back().await?,

@@ -11,7 +11,7 @@ use crate::demo::Tools;
 use crate::demo::breaking::{self, Case};
 use crate::demo::operator::Operator;
 use crate::demo::service_cidr::cases::CASES;
-use crate::demo::service_cidr::{Run, Wanted, own_path, refuse};
+use crate::demo::service_cidr::{Request, Run, bypass_services, refuse};
 
 /// Options of only this kind.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -34,7 +34,7 @@ impl Options {
 /// The work to do in the cluster.
 pub struct Job {
     case: Option<&'static Case>,
-    wanted: Wanted,
+    request: Request,
 }
 
 impl Job {
@@ -52,7 +52,7 @@ impl Job {
         }
         Ok(Self {
             case,
-            wanted: Wanted::new(
+            request: Request::new(
                 Then::end(arguments.then),
                 arguments.service_cidr.beside_recreation,
             )?,
@@ -63,10 +63,10 @@ impl Job {
     pub async fn perform(&self, cluster: &Cluster, tools: &Tools, file: Option<&Path>) -> Result<ExitCode> {
         if let Some(case) = self.case {
             let operator = Operator::new(cluster, &tools.command_line);
-            own_path(cluster).await?;
+            bypass_services(cluster).await?;
             return Ok(refused(case, &refuse(cluster, &operator, case).await?));
         }
-        let run = Run::begin(cluster, tools, self.wanted.clone()).await?;
+        let run = Run::begin(cluster, tools, self.request.clone()).await?;
         let manual_steps = run.migrate().await?;
         let report = run.report(manual_steps).await?;
         print_report(&report, file)

@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 use crate::crash::state;
 use crate::demo::ipam;
 use crate::demo::pod_cidr::Run;
-use crate::demo::pod_cidr::old_range::{self, OldRange};
+use crate::demo::pod_cidr::old_range::{self, RangeObjects};
 use crate::demo::untouched::{self, Fingerprint};
 
 /// Settings that Calico and the user change: another address of a tunnel's end, blocks, the changes that replumb asks
@@ -52,12 +52,12 @@ impl Before {
             Ok(()) => Vec::new(),
             Err(error) => vec![format!("{error:#}")],
         };
-        let OldRange {
+        let RangeObjects {
             pods,
             blocks,
             pools,
             routes,
-        } = OldRange::look(cluster, left).await?;
+        } = RangeObjects::read(cluster, left).await?;
         let named = |what: &str, names: Vec<String>| {
             let what = format!("{what} remains in {left}: ");
             names.into_iter().map(move |name| format!("{what}{name}"))

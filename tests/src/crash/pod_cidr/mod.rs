@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::cluster::Cluster;
 use crate::demo::Tools;
-use crate::demo::pod_cidr::Wanted;
+use crate::demo::pod_cidr::Request;
 use round::{Bench, Outcome};
 use steps::{Cell, Leg};
 
@@ -24,7 +24,7 @@ pub struct Matrix {
     /// The crashes that were made.
     pub cells: Vec<Outcome>,
     /// Number of selected crashes.
-    pub wanted: usize,
+    pub selected: usize,
     /// The programs that played Calico.
     pub calico: String,
     /// The reason why the matrix stopped early, if it did.
@@ -36,13 +36,13 @@ impl Matrix {
     /// Runs one migration for each crash with a rollback at the same moment, one for all crashes on the way back, and
     /// one for all crashes on the way forward. A migration that does not end is the last: the next one would have no
     /// known state to compare with.
-    pub async fn run(cluster: &Cluster, tools: &Tools, wanted: Wanted, cells: &[Cell]) -> Result<Self> {
+    pub async fn run(cluster: &Cluster, tools: &Tools, request: Request, cells: &[Cell]) -> Result<Self> {
         let mut matrix = Self {
-            wanted: cells.len(),
+            selected: cells.len(),
             calico: tools.calico.clone(),
             ..Self::default()
         };
-        let bench = Bench::new(cluster, tools, wanted).await?;
+        let bench = Bench::new(cluster, tools, request).await?;
         let migrations = migrations(cells);
         for (place, (leg, crashes)) in migrations.iter().enumerate() {
             println!(
@@ -70,7 +70,7 @@ impl Matrix {
     /// Whether every selected crash was made and ended well.
     pub fn is_well(&self) -> bool {
         self.broken_off.is_none()
-            && self.cells.len() == self.wanted
+            && self.cells.len() == self.selected
             && self.cells.iter().all(|outcome| outcome.problems.is_empty())
     }
 
@@ -108,7 +108,7 @@ impl Matrix {
         line(format_args!(
             "{} of {} crashes ended in the same state as without one",
             well.count(),
-            self.wanted
+            self.selected
         ));
         if let Some(why) = &self.broken_off {
             line(format_args!("BROKEN OFF: {why}"));
@@ -163,11 +163,11 @@ mod tests {
         };
         let mut matrix = Matrix {
             cells: vec![outcome(&[])],
-            wanted: 1,
+            selected: 1,
             ..Matrix::default()
         };
         assert!(matrix.is_well() && matrix.text().contains("7/1000"));
-        matrix.wanted = 2;
+        matrix.selected = 2;
         assert!(!matrix.is_well());
         matrix.cells.push(outcome(&["a route is left"]));
         assert!(!matrix.is_well() && matrix.text().contains("NOT THE SAME"));

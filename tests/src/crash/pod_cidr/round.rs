@@ -17,9 +17,9 @@ use crate::crash::matrix::Owner;
 use crate::crash::point::AdminPort;
 use crate::crash::strike::strike;
 use crate::demo::operator::Exit;
-use crate::demo::pod_cidr::{Run, Wanted, manifest};
+use crate::demo::pod_cidr::{Request, Run, manifest};
 use crate::demo::{MIGRATION, Tools};
-use crate::end_to_end::Looker;
+use crate::end_to_end::MigrationReader;
 
 /// Time limit from one point to the next, and from a crash to the end.
 const STEP: Duration = Duration::from_mins(5);
@@ -47,30 +47,30 @@ pub struct Outcome {
 pub struct Bench<'cluster> {
     cluster: &'cluster Cluster,
     tools: &'cluster Tools,
-    wanted: Wanted,
-    look: Looker,
+    request: Request,
+    reader: MigrationReader,
 }
 
 /// A point at which the coordinator has stopped.
 struct Stop {
-    door: AdminPort,
+    port: AdminPort,
     home: String,
     before: Moment,
 }
 
 impl<'cluster> Bench<'cluster> {
     /// Rounds on this cluster, which has replumb's test build, and one pod of `CoreDNS` from now on.
-    pub async fn new(cluster: &'cluster Cluster, tools: &'cluster Tools, wanted: Wanted) -> Result<Self> {
+    pub async fn new(cluster: &'cluster Cluster, tools: &'cluster Tools, request: Request) -> Result<Self> {
         cluster.api().kubectl(&ALONE).await?;
         Ok(Self {
             cluster,
             tools,
-            wanted: Wanted {
+            request: Request {
                 // The reasons to stop a migration have their own cases: here the migration must not wait for the user.
                 spec: json!({ "gates": { "maxLossRatio": 1.0, "maxGapMilliseconds": 60000 } }),
-                ..wanted
+                ..request
             },
-            look: Looker::new(cluster),
+            reader: MigrationReader::new(cluster),
         })
     }
 
@@ -83,9 +83,9 @@ impl<'cluster> Bench<'cluster> {
 
     async fn perform(&self, leg: Leg, cells: &[Cell], outcomes: &mut Vec<Outcome>) -> Result<()> {
         let Some(first) = cells.first() else { return Ok(()) };
-        let run = Run::begin(self.cluster, self.tools, self.wanted.clone()).await?;
+        let run = Run::begin(self.cluster, self.tools, self.request.clone()).await?;
         let before = Before::read(self.cluster).await?;
-        let file = run.scene.operator.write_manifest(&manifest(&self.wanted))?;
+        let file = run.scene.operator.write_manifest(&manifest(&self.request))?;
         let file = file.to_string_lossy().into_owned();
         let apply = ["apply", "--filename", &file, "--yes", "--timeout", PATIENT];
         let back = ["rollback", "--all", "--yes", "--timeout", PATIENT];
@@ -98,8 +98,8 @@ impl<'cluster> Bench<'cluster> {
                         self.chain(cells, MigrationPhase::Completed, outcomes)
                     )
                 };
-                run.answered(there).await?;
-                (self.wanted.from, self.wanted.to)
+                run.with_manual_steps(there).await?;
+                (self.request.from, self.request.to)
             }
             Leg::Back => {
                 run_command(&run, &apply).await?;
@@ -111,19 +111,19 @@ impl<'cluster> Bench<'cluster> {
                         self.chain(cells, MigrationPhase::RolledBack, outcomes)
                     )
                 };
-                run.answered(back).await?;
-                (self.wanted.to, self.wanted.from)
+                run.with_manual_steps(back).await?;
+                (self.request.to, self.request.from)
             }
             Leg::Turn => {
                 self.arm(&first.point()).await?;
                 let turn = async {
                     tokio::try_join!(run_command(&run, &apply), self.turn(&run, first, &back, outcomes))
                 };
-                run.answered(turn).await?;
-                (self.wanted.to, self.wanted.from)
+                run.with_manual_steps(turn).await?;
+                (self.request.to, self.request.from)
             }
         };
-        if left == self.wanted.to {
+        if left == self.request.to {
             run.change_back().await?;
         }
         let problems = before.differs(&run, left, in_range).await?;
@@ -134,13 +134,13 @@ impl<'cluster> Bench<'cluster> {
     }
 
     async fn coordinator(&self) -> Result<(AdminPort, String)> {
-        let (_, home, _) = self.look.coordinator().await?;
+        let (_, home, _) = self.reader.coordinator().await?;
         Ok((AdminPort::of_coordinator(self.cluster, &home).await?, home))
     }
 
     async fn arm(&self, point: &Point) -> Result<()> {
-        let (door, _) = self.coordinator().await?;
-        door.run_to(self.cluster, Some(point)).await
+        let (port, _) = self.coordinator().await?;
+        port.run_to(self.cluster, Some(point)).await
     }
 
     /// Makes one crash after the other, then waits for the end.
@@ -178,9 +178,9 @@ impl<'cluster> Bench<'cluster> {
 
     async fn stopped(&self, cell: &Cell) -> Result<Stop> {
         self.until_stopped(cell).await?;
-        let (door, home) = self.coordinator().await?;
+        let (port, home) = self.coordinator().await?;
         Ok(Stop {
-            door,
+            port,
             home,
             before: Moment::now(self.cluster).await?,
         })
@@ -190,8 +190,8 @@ impl<'cluster> Bench<'cluster> {
         // The coordinator moves, too, so each attempt searches for it.
         let logs = self.cluster.directory().logs();
         until("the coordinator to answer", STEP, &logs, async || {
-            let (door, _) = self.coordinator().await?;
-            door.until_stopped(self.cluster, STEP)
+            let (port, _) = self.coordinator().await?;
+            port.until_stopped(self.cluster, STEP)
                 .await
                 .map(Observation::Done)
         })
@@ -201,7 +201,7 @@ impl<'cluster> Bench<'cluster> {
 
     async fn strike(&self, cell: &Cell, stop: &Stop, next: Option<&Point>) -> Result<()> {
         let whom = (cell.victim, Owner::Coordinator);
-        strike(self.cluster, &self.look, whom, &stop.home, stop.door, next)
+        strike(self.cluster, &self.reader, whom, &stop.home, stop.port, next)
             .await
             .with_context(|| cell.words())
     }
@@ -232,7 +232,7 @@ impl<'cluster> Bench<'cluster> {
 
     async fn until_phase(&self, phase: MigrationPhase) -> Result<()> {
         let what = format!("the Migration to be {phase:?}");
-        let reached = self.look.until_migration(&what, STEP, |migration| {
+        let reached = self.reader.until_migration(&what, STEP, |migration| {
             let status = migration.status.as_ref();
             status.is_some_and(|status| status.phase == phase)
         });

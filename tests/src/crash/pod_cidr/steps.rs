@@ -234,8 +234,8 @@ mod tests {
 
     #[test]
     fn an_unknown_step_is_an_error_with_the_known_steps() {
-        let wanted = ["Evict".to_owned()];
-        let found = cells(Mode::ByWorkload, Victim::Coordinator, &[Leg::Back], &wanted).unwrap();
+        let request = ["Evict".to_owned()];
+        let found = cells(Mode::ByWorkload, Victim::Coordinator, &[Leg::Back], &request).unwrap();
         assert_eq!(found.len(), 2);
         let wrong = ["Evacuate".to_owned()];
         let said = cells(Mode::ByWorkload, Victim::Coordinator, &[], &wrong).unwrap_err();

@@ -93,7 +93,7 @@ pub async fn create_and_delete(cluster: &Cluster, watcher: &Watcher) -> Result<(
     Ok(())
 }
 
-/// Waits until the pods are in the wanted state, and reports on them.
+/// Waits until the pods are in the needed state, and reports on them.
 pub async fn judge(cluster: &Cluster, watcher: &Watcher) -> Result<PodsInPause> {
     let pods: Api<Pod> = Api::namespaced(cluster.api().client(), NAMESPACE);
     let labels = ListParams::default().labels(&format!("app={CREATED}"));

@@ -38,7 +38,7 @@ const SETTLE: u32 = 3;
 
 /// The requested migration.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct Request {
     /// The side on which the migration ends.
     pub end: End,
     /// More fields of the spec, as JSON to merge.
@@ -47,7 +47,7 @@ pub struct Wanted {
     pub kills: i64,
 }
 
-impl Wanted {
+impl Request {
     /// The request that a user would make.
     pub fn new(end: End) -> Self {
         Self {
@@ -59,11 +59,11 @@ impl Wanted {
 }
 
 /// The Migration as a user would write it.
-pub async fn manifest(cluster: &Cluster, wanted: &Wanted) -> Result<Value> {
+pub async fn manifest(cluster: &Cluster, request: &Request) -> Result<Value> {
     let mut spec = json!({
         "calicoDatastore": { "manifest": cluster.values().await.calico_v3()?, "settleSeconds": SETTLE },
     });
-    merge(&mut spec, &wanted.spec);
+    merge(&mut spec, &request.spec);
     Ok(migration(&spec))
 }
 
@@ -87,13 +87,13 @@ pub async fn prepare(cluster: &Cluster, operator: &Operator) -> Result<()> {
 
 /// Breaks the cluster as the case says, and returns the output of the refusal.
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
-    let wanted = Wanted {
+    let request = Request {
         end: End::Migrated,
         spec: breaking::spec(cluster, case).await?,
         kills: 0,
     };
     let answer =
-        breaking::break_and_repair(cluster, operator, case, &manifest(cluster, &wanted).await?).await?;
+        breaking::break_and_repair(cluster, operator, case, &manifest(cluster, &request).await?).await?;
     let forgotten = breaking::delete_migration(cluster).await;
     let text = answer?;
     forgotten.map(|()| text)
@@ -103,7 +103,7 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
 pub struct Run<'cluster> {
     /// The cluster, and its state from before.
     pub scene: Scene<'cluster>,
-    wanted: Wanted,
+    request: Request,
     etcd: Etcd,
     watcher: Watcher,
     v2: BTreeMap<String, String>,
@@ -180,7 +180,7 @@ async fn migration_object(cluster: &Cluster) -> Result<Value> {
 
 impl<'cluster> Run<'cluster> {
     /// Does the preparation of a user, and records the state from before.
-    pub async fn begin(cluster: &'cluster Cluster, tools: &Tools, wanted: Wanted) -> Result<Self> {
+    pub async fn begin(cluster: &'cluster Cluster, tools: &Tools, request: Request) -> Result<Self> {
         let operator = Operator::new(cluster, &tools.command_line);
         prepare(cluster, &operator).await?;
         let image = "jsonpath={.spec.template.spec.containers[0].image}";
@@ -198,7 +198,7 @@ impl<'cluster> Run<'cluster> {
             addresses: late::addresses(cluster).await?,
             watcher: Watcher::new(etcd),
             scene,
-            wanted,
+            request,
             etcd,
         })
     }
@@ -208,13 +208,13 @@ impl<'cluster> Run<'cluster> {
         let cluster = self.scene.cluster;
         let work = async {
             let operator = &self.scene.operator;
-            let file = operator.write_manifest(&manifest(cluster, &self.wanted).await?)?;
+            let file = operator.write_manifest(&manifest(cluster, &self.request).await?)?;
             let file = file.to_string_lossy();
             self.scene.say("kubectl replumb plan");
             operator
                 .expect(Exit::Done, &["plan", "--filename", &file])
                 .await?;
-            match self.wanted.end {
+            match self.request.end {
                 End::Migrated => self.apply(&file).await?,
                 End::RolledBack => self.apply_and_roll_back(&file).await?,
             }
@@ -298,7 +298,7 @@ impl<'cluster> Run<'cluster> {
             nodes: NodeReport::named(cluster.node_names().await),
             probes,
             pods: Pods {
-                restarted: pods.restarted - self.wanted.kills,
+                restarted: pods.restarted - self.request.kills,
                 ..pods
             },
             calico: Some(self.scene.calico.clone()),
@@ -313,7 +313,7 @@ impl<'cluster> Run<'cluster> {
             objects: [self.objects.clone(), objects(cluster).await?],
         };
         Ok(Report::of(
-            self.wanted.end,
+            self.request.end,
             &migration,
             measurements,
             observations,

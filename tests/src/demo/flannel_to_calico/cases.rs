@@ -71,7 +71,7 @@ const BLOCK: &str = "
 apiVersion: crd.projectcalico.org/v1
 kind: IPAMBlock
 metadata: { name: 10-244-1-0-26 }
-spec: { cidr: 10.244.1.0/26, affinity: 'host:somebody-else', allocations: [], unallocated: [], attributes: [], deleted: false, strictAffinity: false }
+spec: { cidr: 10.244.1.0/26, affinity: 'host:another-owner', allocations: [], unallocated: [], attributes: [], deleted: false, strictAffinity: false }
 ";
 
 const BUDGET: &str = "
@@ -128,7 +128,7 @@ webhooks:
     sideEffects: None
     admissionReviewVersions: [v1]
     clientConfig: { service: { namespace: sample, name: web, path: /, port: 80 } }
-    namespaceSelector: { matchLabels: { nobody: has-this } }
+    namespaceSelector: { matchLabels: { no-match: has-this } }
     rules: [{ apiGroups: [''], apiVersions: [v1], operations: [CREATE], resources: [pods] }]
 ";
 
@@ -143,7 +143,7 @@ spec:
     spec:
       # A network of the node runs in its host's network, as Canal does.
       hostNetwork: true
-      nodeSelector: { nobody: has-this }
+      nodeSelector: { no-match: has-this }
       containers:
         - { name: calico-node, image: 'docker.io/calico/node:v3.31.7' }
         - { name: kube-flannel, image: 'quay.io/coreos/flannel:v0.24.4', command: [/opt/bin/flanneld, --ip-masq, --kube-subnet-mgr] }
@@ -523,7 +523,7 @@ pub const CASES: &[Case] = &[
             "calico-node",
             "--type=merge",
             "-p",
-            r#"{"spec":{"template":{"spec":{"nodeSelector":{"projectcalico.org/node-network-during-migration":null,"nobody":"has-this"}}}}}"#,
+            r#"{"spec":{"template":{"spec":{"nodeSelector":{"projectcalico.org/node-network-during-migration":null,"no-match":"has-this"}}}}}"#,
         ])],
         repair: &[Change::Kubectl(&[
             "-n",
@@ -533,7 +533,7 @@ pub const CASES: &[Case] = &[
             "calico-node",
             "--type=merge",
             "-p",
-            r#"{"spec":{"template":{"spec":{"nodeSelector":{"projectcalico.org/node-network-during-migration":"calico","nobody":null}}}}}"#,
+            r#"{"spec":{"template":{"spec":{"nodeSelector":{"projectcalico.org/node-network-during-migration":"calico","no-match":null}}}}}"#,
         ])],
         ..DEFAULT_CASE
     },
@@ -550,7 +550,7 @@ pub const CASES: &[Case] = &[
         name: "block-taken",
         about: "a block of a node's range belongs to another node",
         check: "IpamBlocks",
-        says: &["10.244.1.0/26", "somebody-else"],
+        says: &["10.244.1.0/26", "another-owner"],
         breaks: &[Change::Apply(BLOCK)],
         repair: &[Change::Delete(BLOCK)],
         ..DEFAULT_CASE

@@ -29,7 +29,7 @@ pub use refusal::refuse;
 
 /// The requested migration.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct Request {
     /// How a node changes its network.
     pub strategy: Strategy,
     /// `rollout.maxUnavailable`, as written.
@@ -38,7 +38,7 @@ pub struct Wanted {
     pub spec: serde_json::Value,
 }
 
-impl Default for Wanted {
+impl Default for Request {
     fn default() -> Self {
         Self {
             strategy: Strategy::Drain,
@@ -49,14 +49,14 @@ impl Default for Wanted {
 }
 
 /// The Migration as a user would write it.
-pub fn manifest(wanted: &Wanted) -> serde_json::Value {
+pub fn manifest(request: &Request) -> serde_json::Value {
     let mut spec = serde_json::json!({
-        "flannelToCalico": { "strategy": wanted.strategy },
-        "rollout": { "maxUnavailable": max_unavailable(&wanted.max_unavailable) },
+        "flannelToCalico": { "strategy": request.strategy },
+        "rollout": { "maxUnavailable": max_unavailable(&request.max_unavailable) },
         // The sample has a pod without a controller: it is evicted for good, and the user allows that.
         "drain": { "force": true },
     });
-    merge(&mut spec, &wanted.spec);
+    merge(&mut spec, &request.spec);
     migration(&spec)
 }
 
@@ -97,8 +97,8 @@ impl<'cluster> Run<'cluster> {
     }
 
     /// Shows checks and plan, starts the migration, and follows it until it ends.
-    pub async fn migrate(&self, wanted: &Wanted) -> Result<Watch> {
-        self.scene.migrate(&manifest(wanted), || self.watch()).await
+    pub async fn migrate(&self, request: &Request) -> Result<Watch> {
+        self.scene.migrate(&manifest(request), || self.watch()).await
     }
 
     /// Starts to watch how many nodes are unavailable.

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 
-use super::{Wanted, manifest};
+use super::{Request, manifest};
 use crate::cluster::Cluster;
 use crate::cluster::pods::FLANNEL_NAMESPACE;
 use crate::demo::breaking::{self, Case};
@@ -20,11 +20,11 @@ const REPAIRED_WITHIN: Duration = Duration::from_mins(3);
 /// Breaks the cluster as the case says, repairs it, and returns the output of the refusal.
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
     let annotations = flannel_annotations(cluster).await?;
-    let wanted = Wanted {
+    let request = Request {
         spec: breaking::spec(cluster, case).await?,
-        ..Wanted::default()
+        ..Request::default()
     };
-    let answer = breaking::break_and_repair(cluster, operator, case, &manifest(&wanted)).await?;
+    let answer = breaking::break_and_repair(cluster, operator, case, &manifest(&request)).await?;
     restore(cluster, &annotations).await?;
     let names = cluster.node_names().await;
     cluster

@@ -178,13 +178,13 @@ pub const CASES: &[Case] = &[
         breaks: &[Change::Kubectl(&[
             "label",
             POOL_OBJECT,
-            "somebody=here",
+            "custom=here",
             "--field-manager=argocd-controller",
         ])],
         repair: &[Change::Kubectl(&[
             "label",
             POOL_OBJECT,
-            "somebody-",
+            "custom-",
             "--field-manager=argocd-controller",
         ])],
         ..DEFAULT_CASE

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use ipnet::Ipv4Net;
 use serde_json::{Value, json};
 
-use super::Wanted;
+use super::Request;
 use crate::cluster::Cluster;
 use crate::demo::report::ManualStep;
 use crate::demo::scene::Scene;
@@ -27,7 +27,7 @@ const CONTAINER: &str = "--containers=calico-node";
 const CLUSTER_CIDR: &str = "clusterCIDR:";
 
 /// Takes each requested step once, until dropped, and adds it to `all`.
-pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<ManualStep>) -> Result<Infallible> {
+pub async fn play(scene: &Scene<'_>, request: &Request, all: &mut Vec<ManualStep>) -> Result<Infallible> {
     loop {
         tokio::time::sleep(PACE).await;
         // The API server may be unavailable for a moment.
@@ -38,7 +38,7 @@ pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<ManualStep>)
             continue;
         }
         scene.say(format_args!("manual step requested: {requested}"));
-        let done = take_step(scene.cluster, &requested, wanted).await?;
+        let done = take_step(scene.cluster, &requested, request).await?;
         scene.say(format_args!("manual step taken: {done}"));
         all.push(ManualStep { requested, done });
     }
@@ -47,7 +47,7 @@ pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<ManualStep>)
 /// Takes the requested steps until the migration requests the step that follows the move of the last pod. That step is not taken.
 pub async fn play_until_all_have_moved(
     scene: &Scene<'_>,
-    wanted: &Wanted,
+    request: &Request,
     all: &mut Vec<ManualStep>,
 ) -> Result<()> {
     let limit = tokio::time::Instant::now() + LIMIT;
@@ -66,7 +66,7 @@ pub async fn play_until_all_have_moved(
             continue;
         }
         scene.say(format_args!("manual step requested: {requested}"));
-        let done = take_step(scene.cluster, &requested, wanted).await?;
+        let done = take_step(scene.cluster, &requested, request).await?;
         scene.say(format_args!("manual step taken: {done}"));
         all.push(ManualStep { requested, done });
     }
@@ -74,12 +74,12 @@ pub async fn play_until_all_have_moved(
 }
 
 /// Takes the manual step that the message names after a rollback: an object still contains the abandoned range.
-pub async fn change_back(scene: &Scene<'_>, wanted: &Wanted) -> Result<()> {
+pub async fn change_back(scene: &Scene<'_>, request: &Request) -> Result<()> {
     let message = status(scene.cluster).await?["message"].to_string();
     if !message.contains(CHANGE_BACK) {
         return Ok(());
     }
-    let done = take_step(scene.cluster, &message, wanted).await?;
+    let done = take_step(scene.cluster, &message, request).await?;
     scene.say(format_args!("manual step after the rollback: {done}"));
     for workload in ["daemonset/calico-node", "daemonset/kube-proxy"] {
         scene
@@ -128,15 +128,15 @@ impl Place {
     }
 
     /// The setting that the message names. The message must contain the object, the setting and both ranges.
-    fn named(requested: &str, wanted: &Wanted) -> Result<Self> {
+    fn named(requested: &str, request: &Request) -> Result<Self> {
         let is_named = |place: &Self| requested.contains(place.names()[1]);
         let Some(place) = Self::ALL.into_iter().find(is_named) else {
             bail!("the demo's user does not know the requested step: {requested:?}");
         };
         let words = [
             place.names()[0].to_owned(),
-            wanted.from.to_string(),
-            wanted.to.to_string(),
+            request.from.to_string(),
+            request.to.to_string(),
         ];
         let missing: Vec<_> = words
             .into_iter()
@@ -152,10 +152,10 @@ impl Place {
     }
 }
 
-async fn take_step(cluster: &Cluster, requested: &str, wanted: &Wanted) -> Result<String> {
-    match Place::named(requested, wanted)? {
+async fn take_step(cluster: &Cluster, requested: &str, request: &Request) -> Result<String> {
+    match Place::named(requested, request)? {
         Place::Calico => {
-            let needed = needed(requested, wanted)?;
+            let needed = needed(requested, request)?;
             let setting = format!("{POOL_VARIABLE}={needed}");
             let workload = ["set", "env", "daemonset/calico-node"];
             let suggested = [&workload[..], &["-n", "kube-system", CONTAINER]]
@@ -169,7 +169,7 @@ async fn take_step(cluster: &Cluster, requested: &str, wanted: &Wanted) -> Resul
             Ok(format!("kubectl {}", command.join(" ")))
         }
         Place::KubeProxy => {
-            let both = common_range(wanted.from, wanted.to).context("find a range that contains both")?;
+            let both = common_range(request.from, request.to).context("find a range that contains both")?;
             widen_kube_proxy(cluster, both).await?;
             Ok(format!(
                 "set clusterCIDR {both} in ConfigMap kube-proxy, and restarted kube-proxy"
@@ -179,14 +179,14 @@ async fn take_step(cluster: &Cluster, requested: &str, wanted: &Wanted) -> Resul
 }
 
 /// The range that the message needs: after a rollback the one from before.
-fn needed(requested: &str, wanted: &Wanted) -> Result<Ipv4Net> {
+fn needed(requested: &str, request: &Request) -> Result<Ipv4Net> {
     let after = requested
         .split("needed ")
         .nth(1)
         .and_then(|text| text.split_whitespace().next());
     let range = after.and_then(|text| text.trim_end_matches(['.', ',']).parse().ok());
     range
-        .filter(|range| [wanted.from, wanted.to].contains(range))
+        .filter(|range| [request.from, request.to].contains(range))
         .with_context(|| format!("the message does not contain the needed range: {requested:?}"))
 }
 
@@ -234,16 +234,16 @@ mod tests {
 
     #[test]
     fn a_request_must_name_object_setting_and_both_ranges() {
-        let wanted = Wanted::new("1").unwrap();
-        let named = |requested: &str| Place::named(requested, &wanted).map_err(|error| error.to_string());
+        let request = Request::new("1").unwrap();
+        let named = |requested: &str| Place::named(requested, &request).map_err(|error| error.to_string());
         let full = "DaemonSet kube-system/calico-node: CALICO_IPV4POOL_CIDR: found 10.244.0.0/16, needed 10.200.0.0/16";
         assert_eq!(named(full), Ok(Place::Calico));
-        assert_eq!(needed(full, &wanted).unwrap(), wanted.to);
-        assert!(needed("CALICO_IPV4POOL_CIDR: found 10.200.0.0/16", &wanted).is_err());
+        assert_eq!(needed(full, &request).unwrap(), request.to);
+        assert!(needed("CALICO_IPV4POOL_CIDR: found 10.200.0.0/16", &request).is_err());
         let full = "ConfigMap kube-system/kube-proxy: clusterCIDR: found 10.244.0.0/16, needed 10.244.0.0/16 and 10.200.0.0/16";
         assert_eq!(named(full), Ok(Place::KubeProxy));
         let back = "DaemonSet kube-system/calico-node: CALICO_IPV4POOL_CIDR: found 10.200.0.0/16, needed 10.244.0.0/16. Fix: ...";
-        assert_eq!(needed(back, &wanted).unwrap(), wanted.from);
+        assert_eq!(needed(back, &request).unwrap(), request.from);
         let half = "set CALICO_IPV4POOL_CIDR of kube-system/calico-node to 10.200.0.0/16";
         assert!(
             named(half)

@@ -24,7 +24,7 @@ use super::{End, MIGRATION, Tools, max_unavailable, merge, migration};
 use crate::cluster::Cluster;
 use crate::cluster::control_plane::POD_NETWORK;
 use crate::cluster::pods::CALICO_NAMESPACE;
-use old_range::OldRange;
+use old_range::RangeObjects;
 use report::{Observations, Report};
 
 /// The target range of the demo.
@@ -34,7 +34,7 @@ const SOAK: u32 = 10;
 
 /// The options of the demo.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct Request {
     /// The source range.
     pub from: Ipv4Net,
     /// The target range.
@@ -47,7 +47,7 @@ pub struct Wanted {
     pub spec: Value,
 }
 
-impl Wanted {
+impl Request {
     /// From the range of the lab to `NEW_RANGE`.
     pub fn new(max_unavailable: &str) -> Result<Self> {
         Ok(Self {
@@ -61,22 +61,22 @@ impl Wanted {
 }
 
 /// The Migration as a user would write it.
-pub fn manifest(wanted: &Wanted) -> Value {
+pub fn manifest(request: &Request) -> Value {
     let mut spec = json!({
-        "podCidr": { "from": wanted.from, "to": wanted.to, "mode": wanted.mode, "soakSeconds": SOAK },
-        "rollout": { "maxUnavailable": max_unavailable(&wanted.max_unavailable) },
+        "podCidr": { "from": request.from, "to": request.to, "mode": request.mode, "soakSeconds": SOAK },
+        "rollout": { "maxUnavailable": max_unavailable(&request.max_unavailable) },
     });
-    merge(&mut spec, &wanted.spec);
+    merge(&mut spec, &request.spec);
     migration(&spec)
 }
 
 /// Breaks the cluster as the case says, and returns the output of the refusal. The refusal must change nothing.
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
-    let wanted = Wanted {
+    let request = Request {
         spec: breaking::spec(cluster, case).await?,
-        ..Wanted::new("1")?
+        ..Request::new("1")?
     };
-    let answer = breaking::break_and_repair(cluster, operator, case, &manifest(&wanted)).await?;
+    let answer = breaking::break_and_repair(cluster, operator, case, &manifest(&request)).await?;
     let forgotten = breaking::delete_migration(cluster).await;
     let text = answer?;
     forgotten.map(|()| text)
@@ -86,8 +86,8 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
 pub struct Run<'cluster> {
     /// The cluster, with the state from before the migration.
     pub scene: Scene<'cluster>,
-    wanted: Wanted,
-    before: OldRange,
+    request: Request,
+    before: RangeObjects,
 }
 
 /// Workloads that restart because the user changes their settings in a manual step.
@@ -104,16 +104,16 @@ fn counts(pod: &Pod) -> bool {
 
 impl<'cluster> Run<'cluster> {
     /// Observes every host, and all objects of the source range: without these the demo proves nothing.
-    pub async fn begin(cluster: &'cluster Cluster, tools: &Tools, wanted: Wanted) -> Result<Self> {
+    pub async fn begin(cluster: &'cluster Cluster, tools: &Tools, request: Request) -> Result<Self> {
         let scene = Scene::observe(cluster, tools, counts).await?;
-        let before = OldRange::look(cluster, wanted.from).await?;
+        let before = RangeObjects::read(cluster, request.from).await?;
         ensure!(
             !before.pods.is_empty()
                 && !before.blocks.is_empty()
                 && before.routes.values().all(|it| !it.is_empty()),
             "before the migration, in {}: pods {}, blocks and affinities {}, nodes with routes {} of {}; needed some of each, \
              and routes on all nodes",
-            wanted.from,
+            request.from,
             before.pods.len(),
             before.blocks.len(),
             before.routes.values().filter(|it| !it.is_empty()).count(),
@@ -121,56 +121,59 @@ impl<'cluster> Run<'cluster> {
         );
         scene.say(format_args!(
             "pods with an address of {}: {}",
-            wanted.from,
+            request.from,
             before.pods.len()
         ));
         Ok(Self {
             scene,
-            wanted,
+            request,
             before,
         })
     }
 
     /// Shows checks and plan, starts the migration, follows it until it ends, and takes the manual steps that it requests.
     pub async fn migrate(&self) -> Result<(Watch, Vec<ManualStep>)> {
-        let manifest = manifest(&self.wanted);
-        self.answered(self.scene.migrate(&manifest, || self.watch()))
+        let manifest = manifest(&self.request);
+        self.with_manual_steps(self.scene.migrate(&manifest, || self.watch()))
             .await
     }
 
     /// Takes the manual steps that the migration requests, until `work` ends.
-    pub async fn answered<T>(&self, work: impl Future<Output = Result<T>>) -> Result<(T, Vec<ManualStep>)> {
+    pub async fn with_manual_steps<T>(
+        &self,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<(T, Vec<ManualStep>)> {
         let mut done = Vec::new();
         let result = tokio::select! {
             result = work => result?,
-            ended = follow_up::play(&self.scene, &self.wanted, &mut done) => match ended? {},
+            ended = follow_up::play(&self.scene, &self.request, &mut done) => match ended? {},
         };
         Ok((result, done))
     }
 
     /// Takes the manual step that the message names after a rollback, if any: a rollback waits for no user.
     pub async fn change_back(&self) -> Result<()> {
-        follow_up::change_back(&self.scene, &self.wanted).await
+        follow_up::change_back(&self.scene, &self.request).await
     }
 
     /// Takes the manual steps that the migration requests, until every pod has moved.
     pub async fn until_all_have_moved(&self) -> Result<Vec<ManualStep>> {
         let mut done = Vec::new();
-        follow_up::play_until_all_have_moved(&self.scene, &self.wanted, &mut done).await?;
-        let moved = old_range::pods(self.scene.cluster, self.wanted.to).await?.len();
+        follow_up::play_until_all_have_moved(&self.scene, &self.request, &mut done).await?;
+        let moved = old_range::pods(self.scene.cluster, self.request.to).await?.len();
         ensure!(
             moved >= self.before.pods.len(),
             "pods with an address of {}: found {moved}, needed {}, as many as in {} before: nothing can be rolled back",
-            self.wanted.to,
+            self.request.to,
             self.before.pods.len(),
-            self.wanted.from
+            self.request.from
         );
         Ok(done)
     }
 
     /// Starts the migration, and rolls it back once every pod has moved.
     pub async fn migrate_and_back(&self) -> Result<(Watch, Vec<ManualStep>)> {
-        let file = self.scene.operator.write_manifest(&manifest(&self.wanted))?;
+        let file = self.scene.operator.write_manifest(&manifest(&self.request))?;
         let watch = self.watch();
         self.scene.say("kubectl replumb apply --yes");
         self.scene
@@ -202,10 +205,10 @@ impl<'cluster> Run<'cluster> {
         // Read before the traffic ends: the probers' pods must be in the target range too.
         let pods = self.scene.pods().await?;
         let (source, target) = match end {
-            End::Migrated => (self.wanted.from, self.wanted.to),
-            End::RolledBack => (self.wanted.to, self.wanted.from),
+            End::Migrated => (self.request.from, self.request.to),
+            End::RolledBack => (self.request.to, self.request.from),
         };
-        let after = OldRange::look(cluster, source).await?;
+        let after = RangeObjects::read(cluster, source).await?;
         let new = old_range::pods(cluster, target).await?.len();
         let probes = probes(cluster).await?;
         let mut nodes = Vec::new();

@@ -21,7 +21,7 @@ const POOL_KEYS: &str = "/calico/resources/v3/projectcalico.org/ippools/";
 
 /// The objects of a range.
 #[derive(Clone, Debug, Default)]
-pub struct OldRange {
+pub struct RangeObjects {
     /// Names of the pods with an address of the range.
     pub pods: Vec<String>,
     /// Blocks and block affinities: kinds and names.
@@ -32,9 +32,9 @@ pub struct OldRange {
     pub routes: BTreeMap<String, Vec<String>>,
 }
 
-impl OldRange {
+impl RangeObjects {
     /// Reads all objects of the range.
-    pub async fn look(cluster: &Cluster, range: Ipv4Net) -> Result<Self> {
+    pub async fn read(cluster: &Cluster, range: Ipv4Net) -> Result<Self> {
         let mut routes = BTreeMap::new();
         for node in cluster.node_names().await {
             let text = cluster

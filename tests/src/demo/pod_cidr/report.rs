@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use traffic::report::Summary;
 
-use super::old_range::OldRange;
+use super::old_range::RangeObjects;
 use crate::demo::End;
 use crate::demo::report::{
     self as common, ManualStep, Measurements, MigrationReport, NodeReport, OwnPart, Pods,
@@ -71,8 +71,8 @@ pub struct Observations {
     pub calico: String,
 }
 
-impl From<&OldRange> for Counts {
-    fn from(found: &OldRange) -> Self {
+impl From<&RangeObjects> for Counts {
+    fn from(found: &RangeObjects) -> Self {
         Self {
             pods_in_old_range: found.pods.len(),
             blocks_in_old_range: found.blocks.len(),
@@ -130,7 +130,7 @@ impl Report {
         migration: &Value,
         end: End,
         ranges: [Ipv4Net; 2],
-        [before, after]: [&OldRange; 2],
+        [before, after]: [&RangeObjects; 2],
         pods_in_new_range: usize,
         observations: Observations,
     ) -> Self {
@@ -156,7 +156,7 @@ impl Report {
     }
 
     /// The faults that only this kind can have, whatever the budget for lost probes.
-    fn judge(&self, end: End, [from, to]: [Ipv4Net; 2], after: &OldRange) -> Vec<String> {
+    fn judge(&self, end: End, [from, to]: [Ipv4Net; 2], after: &RangeObjects) -> Vec<String> {
         let names = after.pods.iter();
         let mut problems: Vec<String> = names
             .map(|name| format!("pod {name} has an address of {from}"))
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use crate::demo::report::Foreign;
 
-    fn report(change: impl FnOnce(&mut Value, &mut OldRange, &mut Observations)) -> Report {
+    fn report(change: impl FnOnce(&mut Value, &mut RangeObjects, &mut Observations)) -> Report {
         let mut migration = json!({ "status": {
             "phase": "Completed",
             "startedAt": "2026-11-22T16:00:00Z", "completedAt": "2026-11-22T16:01:30Z",
@@ -214,7 +214,7 @@ mod tests {
                 "startedAt": "2026-11-22T16:00:10Z", "finishedAt": "2026-11-22T16:00:12.5Z",
             }] },
         } });
-        let mut after = OldRange::default();
+        let mut after = RangeObjects::default();
         let mut probes = Summary::of(&[]);
         probes.all.sent = 1;
         let mut seen = Observations {
@@ -241,7 +241,7 @@ mod tests {
             &migration,
             End::Migrated,
             ranges,
-            [&OldRange::default(), &after],
+            [&RangeObjects::default(), &after],
             7,
             seen,
         )

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::sample::at_the_same_place;
-use super::{Wanted, status};
+use super::sample::same_offset;
+use super::{Request, status};
 use crate::cluster::Cluster;
 use crate::cluster::control_plane::{DNS_SERVICE, KUBERNETES_SERVICE, SERVICE_NETWORK};
 use crate::demo::report::ManualStep;
@@ -23,7 +23,7 @@ const PACE: Duration = Duration::from_millis(500);
 const NODES_LIMIT: Duration = Duration::from_mins(2);
 
 /// Takes each requested step once, until dropped, and adds it to `all`.
-pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<ManualStep>) -> Result<Infallible> {
+pub async fn play(scene: &Scene<'_>, request: &Request, all: &mut Vec<ManualStep>) -> Result<Infallible> {
     loop {
         tokio::time::sleep(PACE).await;
         // The API server may be unavailable for a moment.
@@ -38,9 +38,9 @@ pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<ManualStep>)
         let range = if is_rollback {
             SERVICE_NETWORK.to_owned()
         } else {
-            wanted.to.to_string()
+            request.to.to_string()
         };
-        let first = at_the_same_place(KUBERNETES_SERVICE, wanted.to.network());
+        let first = same_offset(KUBERNETES_SERVICE, request.to.network());
         let done = match status["reason"].as_str() {
             // A message without the flag requests nothing yet.
             Some(API_SERVERS) if requested.contains("--service-cluster-ip-range=") => {
@@ -58,7 +58,7 @@ pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<ManualStep>)
                 let address = if is_rollback {
                     DNS_SERVICE
                 } else {
-                    at_the_same_place(DNS_SERVICE, wanted.to.network())
+                    same_offset(DNS_SERVICE, request.to.network())
                 };
                 set_cluster_dns(scene.cluster, address).await?;
                 format!("set clusterDNS {address} in every kubelet")

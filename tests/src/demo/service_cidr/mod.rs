@@ -28,7 +28,7 @@ use crate::cluster::wait::{Observation, until};
 use recreation::Recreation;
 use report::{Report, ServiceCidr};
 pub use sample::Size;
-use sample::{Asked, Lasting, Prober, at_the_same_place};
+use sample::{Availability, Prober, Targets, same_offset};
 
 /// The target range of the demo.
 const NEW_RANGE: &str = "172.31.0.0/16";
@@ -65,7 +65,7 @@ const SOAK_BEFORE_BACK: u32 = 3600;
 
 /// The options of the demo.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct Request {
     /// The target range.
     pub to: Ipv4Net,
     /// Where the migration ends.
@@ -79,19 +79,19 @@ pub struct Wanted {
     /// Limit of the migration, and of the rollback.
     pub limit: Duration,
     /// When the migration is rolled back.
-    pub turn: Turn,
+    pub rollback_at: RollbackAt,
 }
 
 /// When a migration is rolled back.
 #[derive(Clone, Copy, Debug)]
-pub enum Turn {
+pub enum RollbackAt {
     /// Once every pod has received new addresses, even if later Services have old ones.
-    EveryPodWasTold,
+    EveryPodRestarted,
     /// In stage Soak.
     Soak,
 }
 
-impl Wanted {
+impl Request {
     /// The options with the demo's target range.
     pub fn new(end: End, beside_recreation: bool) -> Result<Self> {
         Ok(Self {
@@ -101,32 +101,32 @@ impl Wanted {
             beside_recreation,
             spec: json!({}),
             limit: LIMIT,
-            turn: Turn::Soak,
+            rollback_at: RollbackAt::Soak,
         })
     }
 }
 
 /// The Migration as a user would write it.
-pub fn manifest(wanted: &Wanted) -> Value {
-    let soak = match wanted.end {
+pub fn manifest(request: &Request) -> Value {
+    let soak = match request.end {
         End::Migrated => SOAK,
         End::RolledBack => SOAK_BEFORE_BACK,
     };
     let mut spec = json!({
-        "serviceCidr": { "to": [wanted.to], "soakSeconds": soak },
+        "serviceCidr": { "to": [request.to], "soakSeconds": soak },
         "gates": { "maxGapMilliseconds": MAX_GAP },
     });
-    merge(&mut spec, &wanted.spec);
+    merge(&mut spec, &request.spec);
     migration(&spec)
 }
 
-/// Breaks the cluster as the case says, and returns the output of the refusal. [`own_path`] must have run before.
+/// Breaks the cluster as the case says, and returns the output of the refusal. [`bypass_services`] must have run before.
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
-    let wanted = Wanted {
+    let request = Request {
         spec: breaking::spec(cluster, case).await?,
-        ..Wanted::new(End::Migrated, false)?
+        ..Request::new(End::Migrated, false)?
     };
-    let answer = breaking::break_and_repair(cluster, operator, case, &manifest(&wanted)).await?;
+    let answer = breaking::break_and_repair(cluster, operator, case, &manifest(&request)).await?;
     let forgotten = breaking::delete_migration(cluster).await;
     let text = answer?;
     forgotten.map(|()| text)
@@ -136,7 +136,7 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
 pub struct Run<'cluster> {
     /// The cluster, with the state from before the migration.
     pub scene: Scene<'cluster>,
-    wanted: Wanted,
+    request: Request,
     before: BTreeMap<String, Value>,
     recreation: Option<Recreation>,
 }
@@ -170,20 +170,20 @@ async fn migration_object(cluster: &Cluster) -> Result<Value> {
 
 impl<'cluster> Run<'cluster> {
     /// Creates the sample and its probers, lets replumb connect to the API server without a Service, and observes every Service.
-    pub async fn begin(cluster: &'cluster Cluster, tools: &Tools, wanted: Wanted) -> Result<Self> {
+    pub async fn begin(cluster: &'cluster Cluster, tools: &Tools, request: Request) -> Result<Self> {
         let api = cluster.api();
         let image = "jsonpath={.spec.template.spec.containers[0].image}";
         let image = api
             .kubectl(&["get", "deployment", "echo", "-n", "traffic", "-o", image])
             .await?;
         let server = cluster.control_plane_address().await;
-        api.apply(&sample::objects(wanted.size, &image, server).to_string())
+        api.apply(&sample::objects(request.size, &image, server).to_string())
             .await?;
-        for workload in sample::workloads(wanted.size) {
+        for workload in sample::workloads(request.size) {
             api.rolled_out(&workload, sample::NAMESPACE, LIMIT).await?;
         }
-        extend_answering(cluster, wanted.size).await?;
-        let recreation = if wanted.beside_recreation {
+        extend_answering(cluster, request.size).await?;
+        let recreation = if request.beside_recreation {
             Some(recreation::count(cluster, &image).await?)
         } else {
             None
@@ -193,38 +193,38 @@ impl<'cluster> Run<'cluster> {
             nodes.push(cluster.node_address(&name).await?);
         }
         let before = sample::all(cluster).await?;
-        let of = |lasting| Asked::of(&before, wanted.to.network(), &nodes, lasting);
-        let (asked, later) = (of(Lasting::Throughout), of(Lasting::UntilPodsStartAgain));
-        let new_dns = at_the_same_place(DNS_SERVICE, wanted.to.network());
-        for (names, asked, until_then, dns) in [
+        let of = |availability| Targets::of(&before, request.to.network(), &nodes, availability);
+        let (targets, later) = (of(Availability::Throughout), of(Availability::UntilRestart));
+        let new_dns = same_offset(DNS_SERVICE, request.to.network());
+        for (names, targets, until_then, dns) in [
             (
                 [OLD_PROBERS[0], OLD_PROBERS[1], PROBERS_UNTIL_RESTART[0]],
-                &asked.old,
+                &targets.old,
                 &later.old,
                 DNS_SERVICE,
             ),
             (
                 [NEW_PROBERS[0], NEW_PROBERS[1], PROBERS_UNTIL_RESTART[1]],
-                &asked.new,
+                &targets.new,
                 &later.new,
                 new_dns,
             ),
         ] {
-            let few = asked.get(..FEW).unwrap_or(asked);
+            let few = targets.get(..FEW).unwrap_or(targets);
             let mut probers = vec![
-                (names[0], asked.as_slice(), INTERVAL),
+                (names[0], targets.as_slice(), INTERVAL),
                 (names[1], few, OFTEN),
                 (names[2], until_then.as_slice(), INTERVAL),
             ];
             if dns == DNS_SERVICE {
                 probers.push((NODE_PORT_PROBER, later.node_ports.as_slice(), INTERVAL));
             }
-            for (name, asked, interval) in probers {
+            for (name, targets, interval) in probers {
                 let prober = sample::prober(&Prober {
                     name,
                     on_host: name == NODE_PORT_PROBER,
                     image: &image,
-                    asked,
+                    targets,
                     resolved: RESOLVED,
                     name_server: dns,
                     interval,
@@ -234,17 +234,17 @@ impl<'cluster> Run<'cluster> {
                     .await?;
             }
         }
-        own_path(cluster).await?;
+        bypass_services(cluster).await?;
         let scene = Scene::observe(cluster, tools, counts).await?;
         scene.say(format_args!(
             "Services: {}; probed at the old and the new address every {INTERVAL} ms: {}, of which {FEW}, and both name servers, \
              every {OFTEN} ms",
             before.len(),
-            asked.old.len() + later.old.len() + later.node_ports.len()
+            targets.old.len() + later.old.len() + later.node_ports.len()
         ));
         Ok(Self {
             scene,
-            wanted,
+            request,
             before,
             recreation,
         })
@@ -255,34 +255,34 @@ impl<'cluster> Run<'cluster> {
         let mut done = Vec::new();
         let work = async {
             let operator = &self.scene.operator;
-            let file = operator.write_manifest(&manifest(&self.wanted))?;
+            let file = operator.write_manifest(&manifest(&self.request))?;
             let file = file.to_string_lossy();
             self.scene.say("kubectl replumb plan");
             operator
                 .expect(Exit::Done, &["plan", "--filename", &file])
                 .await?;
-            match self.wanted.end {
-                End::Migrated => self.there(&file).await,
-                End::RolledBack => self.there_and_back(&file).await,
+            match self.request.end {
+                End::Migrated => self.apply(&file).await,
+                End::RolledBack => self.migrate_and_roll_back(&file).await,
             }
         };
         tokio::select! {
             result = work => result?,
-            ended = follow_up::play(&self.scene, &self.wanted, &mut done) => match ended? {},
+            ended = follow_up::play(&self.scene, &self.request, &mut done) => match ended? {},
         }
         Ok(done)
     }
 
-    async fn there(&self, file: &str) -> Result<()> {
+    async fn apply(&self, file: &str) -> Result<()> {
         self.scene.say("kubectl replumb apply --yes --watch");
         let apply = ["apply", "--filename", file, "--yes", "--watch"];
         let followed = self
             .scene
             .operator
-            .expect_within(Exit::Done, &apply, self.wanted.limit);
+            .expect_within(Exit::Done, &apply, self.request.limit);
         // A deleted address no longer answers: its probers end before.
         let ends = async {
-            self.until_every_pod_was_told().await?;
+            self.until_every_pod_restarted().await?;
             self.end(&OLD_PROBERS).await?;
             self.scene.say("the probers of the old addresses have ended");
             anyhow::Ok(())
@@ -292,13 +292,13 @@ impl<'cluster> Run<'cluster> {
     }
 
     /// Migrates until every pod has received new addresses, and then rolls back.
-    async fn there_and_back(&self, file: &str) -> Result<()> {
+    async fn migrate_and_roll_back(&self, file: &str) -> Result<()> {
         self.scene.say("kubectl replumb apply --yes");
         self.scene
             .operator
             .expect(Exit::Done, &["apply", "--filename", file, "--yes"])
             .await?;
-        self.until_every_pod_was_told().await?;
+        self.until_every_pod_restarted().await?;
         let ends = async {
             let exchanged = ["FollowUp", "Restart", "Release"];
             self.until_stage("Rollback", "the Services have their old addresses", &exchanged)
@@ -307,13 +307,13 @@ impl<'cluster> Run<'cluster> {
             self.scene.say("the probers of the new addresses have ended");
             anyhow::Ok(())
         };
-        tokio::try_join!(self.scene.roll_back_within(self.wanted.limit), ends)?;
+        tokio::try_join!(self.scene.roll_back_within(self.request.limit), ends)?;
         Ok(())
     }
 
     /// Waits until the Services have their new addresses and the last pod has restarted. Ends the probers of pods that do not
     /// answer during a restart.
-    async fn until_every_pod_was_told(&self) -> Result<()> {
+    async fn until_every_pod_restarted(&self) -> Result<()> {
         let exchanged = ["FollowUp", "Restart", "Soak"];
         self.until_stage("Forward", "the Services have their new addresses", &exchanged)
             .await?;
@@ -321,9 +321,9 @@ impl<'cluster> Run<'cluster> {
         self.until("the last pods have restarted", |known| {
             let all_have_new =
                 known["podsWithSourceAddresses"] == 0 && known["targetAnnouncedSince"].is_string();
-            match self.wanted.turn {
-                Turn::EveryPodWasTold => all_have_new,
-                Turn::Soak => all_have_new && is_in_stage(known, "Forward", &["Soak"]),
+            match self.request.rollback_at {
+                RollbackAt::EveryPodRestarted => all_have_new,
+                RollbackAt::Soak => all_have_new && is_in_stage(known, "Forward", &["Soak"]),
             }
         })
         .await
@@ -337,17 +337,22 @@ impl<'cluster> Run<'cluster> {
     /// Waits for a condition of `status.serviceCidr`.
     async fn until(&self, what: &str, is_reached: impl Fn(&Value) -> bool) -> Result<()> {
         let cluster = self.scene.cluster;
-        until(what, self.wanted.limit, &cluster.directory().logs(), async || {
-            let known = &status(cluster).await?["serviceCidr"];
-            Ok(if is_reached(known) {
-                Observation::Done(())
-            } else {
-                Observation::NotYet(format!(
-                    "stage {}, pods with addresses of the source range: {}",
-                    known["stage"]["name"], known["podsWithSourceAddresses"]
-                ))
-            })
-        })
+        until(
+            what,
+            self.request.limit,
+            &cluster.directory().logs(),
+            async || {
+                let known = &status(cluster).await?["serviceCidr"];
+                Ok(if is_reached(known) {
+                    Observation::Done(())
+                } else {
+                    Observation::NotYet(format!(
+                        "stage {}, pods with addresses of the source range: {}",
+                        known["stage"]["name"], known["podsWithSourceAddresses"]
+                    ))
+                })
+            },
+        )
         .await
     }
 
@@ -363,7 +368,7 @@ impl<'cluster> Run<'cluster> {
     /// Ends the traffic, observes every Service again, and makes the report.
     pub async fn report(&self, manual_steps: Vec<ManualStep>) -> Result<Report> {
         let cluster = self.scene.cluster;
-        self.end(match self.wanted.end {
+        self.end(match self.request.end {
             End::Migrated => &NEW_PROBERS,
             End::RolledBack => &OLD_PROBERS,
         })
@@ -391,7 +396,7 @@ impl<'cluster> Run<'cluster> {
             // This lab's pod network is flannel.
             calico: None,
         };
-        Ok(Report::of(self.wanted.end, measurements, own))
+        Ok(Report::of(self.request.end, measurements, own))
     }
 }
 
@@ -401,7 +406,7 @@ async fn extend_answering(cluster: &Cluster, size: Size) -> Result<()> {
     let in_system = ["-n", "kube-system"];
     let system = async |arguments: &[&str]| api.kubectl(&[&in_system, arguments].concat()).await;
     let text = system(&["get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}"]).await?;
-    let longer = text.replace(LAMEDUCK, &format!("lameduck {}s", size.lingers()));
+    let longer = text.replace(LAMEDUCK, &format!("lameduck {}s", size.drain_seconds()));
     ensure!(longer != text, "the Corefile does not contain {LAMEDUCK}: {text}");
     let patch = json!({ "data": { "Corefile": longer } }).to_string();
     system(&["patch", "configmap", "coredns", "--type=merge", "-p", &patch]).await?;
@@ -419,7 +424,7 @@ async fn extend_answering(cluster: &Cluster, size: Size) -> Result<()> {
 }
 
 /// The user's step before the migration: coordinator and agents connect to the API server without a Service.
-pub async fn own_path(cluster: &Cluster) -> Result<()> {
+pub async fn bypass_services(cluster: &Cluster) -> Result<()> {
     let address: Ipv4Addr = cluster.control_plane_address().await;
     let (host, port) = (
         format!("KUBERNETES_SERVICE_HOST={address}"),

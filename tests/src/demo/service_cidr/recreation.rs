@@ -79,7 +79,7 @@ pub async fn count(cluster: &Cluster, image: &str) -> Result<Recreation> {
         },
     )
     .await?;
-    let mut asked = Vec::new();
+    let mut targets = Vec::new();
     for number in 0..SERVICES {
         let name = name(number);
         api.apply(&sample::service(&name, &json!({})).to_string()).await?;
@@ -87,8 +87,8 @@ pub async fn count(cluster: &Cluster, image: &str) -> Result<Recreation> {
         let old = api
             .kubectl(&["-n", sample::NAMESPACE, "get", "service", &name, "-o", path])
             .await?;
-        asked.push(format!("{name}@old={old}:{}", sample::PORT));
-        asked.push(format!(
+        targets.push(format!("{name}@old={old}:{}", sample::PORT));
+        targets.push(format!(
             "{name}@new={}:{}",
             new_address(network, number),
             sample::PORT
@@ -99,7 +99,7 @@ pub async fn count(cluster: &Cluster, image: &str) -> Result<Recreation> {
         on_host: false,
         name: PROBER,
         image,
-        asked: &asked,
+        targets: &targets,
         resolved: &resolved,
         name_server: DNS_SERVICE,
         interval: INTERVAL,

@@ -38,7 +38,7 @@ pub enum Size {
 impl Size {
     /// Seconds for which a pod answers after its SIGTERM. Meanwhile every kube-proxy removes the pod from its rules: with the
     /// probes of more than forty Services on two processors one kube-proxy needed 17 s.
-    pub fn lingers(self) -> u32 {
+    pub fn drain_seconds(self) -> u32 {
         match self {
             Self::Whole => 25,
             Self::Small => 12,
@@ -47,14 +47,14 @@ impl Size {
 
     /// `terminationGracePeriodSeconds` of such a pod.
     pub fn grace(self) -> u32 {
-        self.lingers() + GRACE
+        self.drain_seconds() + GRACE
     }
 
     /// Arguments of such a pod.
     pub fn serves(self) -> [String; 2] {
         [
             "serve".to_owned(),
-            format!("--linger-ms={}", self.lingers() * 1000),
+            format!("--linger-ms={}", self.drain_seconds() * 1000),
         ]
     }
 
@@ -282,7 +282,7 @@ pub async fn all(cluster: &Cluster) -> Result<BTreeMap<String, Value>> {
 
 /// Addresses that are probed, each with a name.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct Targets {
     /// The addresses of Services before the migration, and external addresses, which do not change.
     pub old: Vec<String>,
     /// The new addresses of the Services.
@@ -293,47 +293,47 @@ pub struct Asked {
 
 /// The set of Services that a prober probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lasting {
+pub enum Availability {
     /// Services that answer while their pods restart one by one.
     Throughout,
     /// Services with endpoints on one node only, or with endpoints that are not Ready: these do not answer while a pod starts.
     /// Also node ports: flannel restarts too, and then writes the rules for connections from pods to a node's address again.
-    UntilPodsStartAgain,
+    UntilRestart,
 }
 
-impl Lasting {
+impl Availability {
     fn of(service: &Value) -> Self {
         let spec = &service["spec"];
         if spec["internalTrafficPolicy"] == "Local" || spec["publishNotReadyAddresses"] == true {
-            Self::UntilPodsStartAgain
+            Self::UntilRestart
         } else {
             Self::Throughout
         }
     }
 }
 
-impl Asked {
+impl Targets {
     /// The addresses, from the Services and the target range: each Service gets the same offset in it. `nodes` are addresses of
     /// Nodes.
     pub fn of(
         services: &BTreeMap<String, Value>,
         range: Ipv4Addr,
         nodes: &[Ipv4Addr],
-        lasting: Lasting,
+        availability: Availability,
     ) -> Self {
-        let mut asked = Self::default();
+        let mut targets = Self::default();
         let mut nodes = nodes.iter().cycle();
         let of_sample = services
             .iter()
             .filter(|(name, _)| name.starts_with(&format!("{NAMESPACE}/")));
         for (name, service) in of_sample.filter(|(_, service)| is_probed(service)) {
-            if lasting == Lasting::UntilPodsStartAgain
+            if availability == Availability::UntilRestart
                 && let Some(port) = service["spec"]["ports"][0]["nodePort"].as_u64()
                 && let Some(node) = nodes.next()
             {
-                asked.node_ports.push(format!("{name}@node={node}:{port}"));
+                targets.node_ports.push(format!("{name}@node={node}:{port}"));
             }
-            if Lasting::of(service) != lasting {
+            if Availability::of(service) != availability {
                 continue;
             }
             let Some(address) = service["spec"]["clusterIP"]
@@ -342,20 +342,20 @@ impl Asked {
             else {
                 continue;
             };
-            asked.old.push(format!("{name}={address}:{PORT}"));
-            asked
+            targets.old.push(format!("{name}={address}:{PORT}"));
+            targets
                 .new
-                .push(format!("{name}={}:{PORT}", at_the_same_place(address, range)));
+                .push(format!("{name}={}:{PORT}", same_offset(address, range)));
             if let Some(address) = service["spec"]["externalIPs"][0].as_str() {
-                asked.old.push(format!("{name}@external={address}:{PORT}"));
+                targets.old.push(format!("{name}@external={address}:{PORT}"));
             }
         }
-        asked
+        targets
     }
 }
 
 /// The address at the same offset in another /16 range.
-pub fn at_the_same_place(address: Ipv4Addr, range: Ipv4Addr) -> Ipv4Addr {
+pub fn same_offset(address: Ipv4Addr, range: Ipv4Addr) -> Ipv4Addr {
     let [_, _, third, fourth] = address.octets();
     let [first, second, _, _] = range.octets();
     Ipv4Addr::new(first, second, third, fourth)
@@ -371,7 +371,7 @@ pub struct Prober<'texts> {
     /// Its image.
     pub image: &'texts str,
     /// Addresses, each with a name: `NAME=ADDRESS:PORT`.
-    pub asked: &'texts [String],
+    pub targets: &'texts [String],
     /// A name that it resolves.
     pub resolved: &'texts str,
     /// The name server that it queries.
@@ -387,7 +387,7 @@ pub fn prober(prober: &Prober<'_>) -> Value {
         name,
         on_host,
         image,
-        asked,
+        targets,
         resolved,
         name_server,
         interval,
@@ -403,7 +403,7 @@ pub fn prober(prober: &Prober<'_>) -> Value {
         "--also=/targets/also",
         "--resolver=/targets/resolv.conf",
     ]);
-    let data = json!({ "also": asked.join("\n"), "resolv.conf": format!("nameserver {name_server}\n") });
+    let data = json!({ "also": targets.join("\n"), "resolv.conf": format!("nameserver {name_server}\n") });
     let metadata = json!({ "name": name, "namespace": "traffic" });
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,

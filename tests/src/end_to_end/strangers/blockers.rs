@@ -11,14 +11,14 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::super::fair::start;
-use super::super::{Looker, Tally};
+use super::super::{MigrationReader, Tally};
 use super::named::named;
 use super::objects::{self, NAMESPACE};
 use super::put;
 use crate::cluster::Cluster;
 use crate::demo::Tools;
 use crate::demo::breaking::delete_migration;
-use crate::demo::flannel_to_calico::{Run, Wanted};
+use crate::demo::flannel_to_calico::{Request, Run};
 use crate::demo::operator::Exit;
 
 const STEP: Duration = Duration::from_mins(4);
@@ -47,13 +47,13 @@ pub async fn cases(cluster: &Cluster, tools: &Tools, tally: &mut Tally) {
 }
 
 /// A migration that skips blocked nodes.
-fn by_drain() -> Wanted {
+fn by_drain() -> Request {
     let mut spec = super::patient_gates();
     spec["drain"] = json!({ "onBlocked": "Skip", "timeoutSeconds": DRAIN_TIMEOUT, "force": true });
-    Wanted {
+    Request {
         strategy: Strategy::Drain,
         spec,
-        ..Wanted::default()
+        ..Request::default()
     }
 }
 
@@ -74,43 +74,49 @@ async fn runs(cluster: &Cluster, name: &str, workload: &Value) -> Result<()> {
 }
 
 /// Starts the migration; returns the nodes in the order of the plan.
-async fn order(cluster: &Cluster, run: &Run<'_>, wanted: &Wanted) -> Result<[String; 3]> {
-    let look = Looker::new(cluster);
-    start(run, wanted).await?.stop().await?;
-    let order = look.until_planned(STEP).await?;
+async fn order(cluster: &Cluster, run: &Run<'_>, request: &Request) -> Result<[String; 3]> {
+    let reader = MigrationReader::new(cluster);
+    start(run, request).await?.stop().await?;
+    let order = reader.until_planned(STEP).await?;
     <[String; 3]>::try_from(order)
         .map_err(|order| anyhow::anyhow!("nodes in the plan: found {order:?}, needed three"))
 }
 
-async fn until_admitted(look: &Looker, node: &str) -> Result<()> {
-    look.until_node(node, "the start", STEP, |spec| spec.started)
+async fn until_admitted(reader: &MigrationReader, node: &str) -> Result<()> {
+    reader
+        .until_node(node, "the start", STEP, |spec| spec.started)
         .await
         .map(drop)
 }
 
-async fn until_finished(look: &Looker, node: &str) -> Result<()> {
-    look.until_node(node, "migrated", STEP, |spec| spec.finished_at.is_some())
+async fn until_finished(reader: &MigrationReader, node: &str) -> Result<()> {
+    reader
+        .until_node(node, "migrated", STEP, |spec| spec.finished_at.is_some())
         .await
         .map(drop)
 }
 
 /// Deletes the Migration of an earlier case, and observes the cluster.
-async fn begin<'cluster>(cluster: &'cluster Cluster, tools: &Tools) -> Result<(Run<'cluster>, Looker)> {
+async fn begin<'cluster>(
+    cluster: &'cluster Cluster,
+    tools: &Tools,
+) -> Result<(Run<'cluster>, MigrationReader)> {
     delete_migration(cluster).await?;
-    Ok((Run::begin(cluster, tools).await?, Looker::new(cluster)))
+    Ok((Run::begin(cluster, tools).await?, MigrationReader::new(cluster)))
 }
 
 /// Rolls these nodes back while a policy denies writes to another Node. After that only that Node remains.
-async fn roll_back_under_the_policy(run: &Run<'_>, look: &Looker, nodes: [&str; 2]) -> Result<()> {
+async fn roll_back_under_the_policy(run: &Run<'_>, reader: &MigrationReader, nodes: [&str; 2]) -> Result<()> {
     run.scene
         .operator
         .expect(Exit::Done, &["rollback", "--all", "--yes"])
         .await?;
     for node in nodes {
-        look.until_node(node, "rolled back", STEP, |spec| {
-            !spec.started && spec.finished_at.is_none()
-        })
-        .await?;
+        reader
+            .until_node(node, "rolled back", STEP, |spec| {
+                !spec.started && spec.finished_at.is_none()
+            })
+            .await?;
     }
     Ok(())
 }
@@ -124,21 +130,21 @@ async fn roll_back_without_the_policy(cluster: &Cluster, run: &Run<'_>) -> Resul
 
 /// A policy denies every write to the second Node, and a webhook without a server refuses the evictions of the third node.
 async fn refusals(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result<()> {
-    let (run, look) = begin(cluster, tools).await?;
+    let (run, reader) = begin(cluster, tools).await?;
     let operator = &run.scene.operator;
     let [first, second, third] = order(cluster, &run, &by_drain()).await?;
-    until_admitted(&look, &first).await?;
+    until_admitted(&reader, &first).await?;
     // The API server enforces a policy some seconds after its creation: the second node must not have started before.
     put(cluster, &objects::policy_over(&second)).await?;
     runs(cluster, "hooked", &objects::kept("hooked", &third)).await?;
-    until_finished(&look, &first).await?;
+    until_finished(&reader, &first).await?;
     put(cluster, &objects::eviction_webhook()).await?;
     let words = format!("the stranger's policy freezes {second}");
     tally.count(
         "strangers: named: a policy that denies one Node",
         named(operator, &[&words]).await,
     );
-    until_admitted(&look, &third).await?;
+    until_admitted(&reader, &third).await?;
     tally.count(
         "strangers: named: a webhook for evictions without a server",
         named(
@@ -147,7 +153,7 @@ async fn refusals(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result
         )
         .await,
     );
-    roll_back_under_the_policy(&run, &look, [&first, &third]).await?;
+    roll_back_under_the_policy(&run, &reader, [&first, &third]).await?;
     tally.count(
         "strangers: named during the rollback: the policy",
         named(operator, &[&words]).await,
@@ -160,16 +166,16 @@ async fn refusals(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result
 /// A budget for all pods blocks the second node, which is skipped; the third node has a pod with a finalizer, and a pod that its
 /// Deployment creates again on the cordoned node after each eviction.
 async fn pods_that_stay(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result<()> {
-    let (run, look) = begin(cluster, tools).await?;
+    let (run, reader) = begin(cluster, tools).await?;
     let operator = &run.scene.operator;
     let [first, second, third] = order(cluster, &run, &by_drain()).await?;
-    until_admitted(&look, &first).await?;
+    until_admitted(&reader, &first).await?;
     runs(cluster, "held", &objects::kept("held", &second)).await?;
     runs(cluster, "endless", &objects::endless("endless", &third)).await?;
     runs(cluster, "comes-back", &objects::kept("comes-back", &third)).await?;
     put(cluster, &objects::budget_over_everything()).await?;
-    until_finished(&look, &first).await?;
-    until_admitted(&look, &second).await?;
+    until_finished(&reader, &first).await?;
+    until_admitted(&reader, &second).await?;
     tally.count(
         "strangers: named: a budget for all pods",
         named(
@@ -180,15 +186,15 @@ async fn pods_that_stay(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> 
     );
     // The second node is skipped after the timeout, and the third one starts. A policy keeps blocking the second node until the
     // rollback.
-    until_admitted(&look, &third).await?;
+    until_admitted(&reader, &third).await?;
     put(cluster, &objects::policy_over(&second)).await?;
     delete(cluster, &["-n", NAMESPACE, "pdb", "everything"]).await?;
-    let finished = until_finished(&look, &third).await;
+    let finished = until_finished(&reader, &third).await;
     tally.count(
         "strangers: a node is migrated although its pods have a finalizer or return to it",
         finished,
     );
-    roll_back_under_the_policy(&run, &look, [&first, &third]).await?;
+    roll_back_under_the_policy(&run, &reader, [&first, &third]).await?;
     roll_back_without_the_policy(cluster, &run).await?;
     let pods = cluster
         .api()
@@ -210,30 +216,30 @@ async fn pods_that_stay(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> 
 
 /// In place, while the agent of the first node reports a pod with an address that no pod of the node can have.
 async fn false_reports(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result<()> {
-    let (run, look) = begin(cluster, tools).await?;
+    let (run, reader) = begin(cluster, tools).await?;
     let operator = &run.scene.operator;
-    let wanted = Wanted {
+    let request = Request {
         strategy: Strategy::InPlace,
         // The first node is not finished while its agent reports the address: the other nodes need a place of maxUnavailable.
         max_unavailable: "2".to_owned(),
         spec: super::patient_gates(),
     };
-    let order = order(cluster, &run, &wanted).await?;
+    let order = order(cluster, &run, &request).await?;
     let [first, second, third] = &order;
     let others_finish = async {
-        until_admitted(&look, first).await?;
+        until_admitted(&reader, first).await?;
         tally.count(
             "strangers: named: an agent with false reports",
             named(operator, &[FALSE_ADDRESS, first]).await,
         );
-        until_finished(&look, second).await?;
-        until_finished(&look, third).await
+        until_finished(&reader, second).await?;
+        until_finished(&reader, third).await
     };
     tokio::select! {
         ended = others_finish => ended?,
         ended = report_falsely(cluster, first) => ended?,
     }
-    until_finished(&look, first).await?;
+    until_finished(&reader, first).await?;
     run.scene.roll_back().await
 }
 

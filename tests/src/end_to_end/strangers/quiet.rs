@@ -10,13 +10,13 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use super::super::fair::start;
-use super::super::{Looker, Tally};
+use super::super::{MigrationReader, Tally};
 use super::named::named;
 use super::objects::{self, FLOODER, NAMESPACE};
 use super::put;
 use crate::cluster::Cluster;
 use crate::demo::Tools;
-use crate::demo::flannel_to_calico::{Run, Wanted};
+use crate::demo::flannel_to_calico::{Request, Run};
 use crate::demo::watch::Watch;
 
 const STEP: Duration = Duration::from_mins(4);
@@ -63,14 +63,14 @@ async fn create_objects(cluster: &Cluster) -> Result<()> {
 }
 
 async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {
-    let look = Looker::new(cluster);
+    let reader = MigrationReader::new(cluster);
     let operator = &run.scene.operator;
-    let wanted = Wanted {
+    let request = Request {
         strategy: Strategy::InPlace,
         spec: super::patient_gates(),
-        ..Wanted::default()
+        ..Request::default()
     };
-    let Some(watch) = tally.count("strangers: the migration starts", start(run, &wanted).await) else {
+    let Some(watch) = tally.count("strangers: the migration starts", start(run, &request).await) else {
         return;
     };
     for pod in ["peta-before", "exa"] {
@@ -83,7 +83,7 @@ async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {
             named(operator, &words).await,
         );
     }
-    let started = look.until_migration("a node is being migrated", STEP, |migration| {
+    let started = reader.until_migration("a node is being migrated", STEP, |migration| {
         let status = migration.status.as_ref();
         status.is_some_and(|status| !status.progress.working.is_empty())
     });
@@ -106,18 +106,19 @@ async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {
         named(operator, &["datagrams per second to", &target]).await
     };
     tally.count("strangers: named: a pod that floods all listeners", flooded.await);
-    let mixed = look.until_migration("every node is on Calico", STEP, |migration| {
+    let mixed = reader.until_migration("every node is on Calico", STEP, |migration| {
         let status = migration.status.as_ref();
         status.is_some_and(|status| status.phase == MigrationPhase::Mixed)
     });
     tally.count("strangers: every node has both networks", mixed.await);
     let rolled_back = async {
         let reported = async {
-            look.until_migration("the rollback has started", STEP, |migration| {
-                let status = migration.status.as_ref();
-                status.is_some_and(|status| status.phase == MigrationPhase::RollingBack)
-            })
-            .await?;
+            reader
+                .until_migration("the rollback has started", STEP, |migration| {
+                    let status = migration.status.as_ref();
+                    status.is_some_and(|status| status.phase == MigrationPhase::RollingBack)
+                })
+                .await?;
             appears("peta-during-rollback").await
         };
         let (rolled_back, named) = tokio::join!(run.scene.roll_back(), reported);

@@ -12,7 +12,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use service_cidr::step::Stage;
 
-use super::super::{Looker, Tally};
+use super::super::{MigrationReader, Tally};
 use super::crowd::{self, MANY};
 use super::named::named;
 use super::objects::{self, NAMESPACE};
@@ -20,7 +20,7 @@ use super::put;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
 use crate::demo::breaking::delete_migration;
-use crate::demo::service_cidr::{Run, Size, Turn, Wanted};
+use crate::demo::service_cidr::{Request, RollbackAt, Run, Size};
 use crate::demo::{End, Tools};
 
 const STEP: Duration = Duration::from_mins(10);
@@ -49,29 +49,30 @@ pub async fn cases(cluster: &Cluster, tools: &Tools, tally: &mut Tally) {
 async fn there_and_back(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result<()> {
     delete_migration(cluster).await?;
     create_services(cluster).await?;
-    let wanted = Wanted {
+    let request = Request {
         size: Size::Small,
         // The stranger's Services come later: they still have to move when the exchange has started.
         spec: json!({ "serviceCidr": { "order": ["services/plain-0"], "servicesAtOnce": 3 } }),
         limit: LIMIT,
         // The API server needs half an hour for the last Service of the crowd, and the crowd delays only the soak.
-        turn: Turn::EveryPodWasTold,
-        ..Wanted::new(End::RolledBack, false)?
+        rollback_at: RollbackAt::EveryPodRestarted,
+        ..Request::new(End::RolledBack, false)?
     };
-    let to = wanted.to;
-    let run = Run::begin(cluster, tools, wanted).await?;
+    let to = request.to;
+    let run = Run::begin(cluster, tools, request).await?;
     let before = addresses(cluster).await?;
-    let look = Looker::new(cluster);
+    let reader = MigrationReader::new(cluster);
     let disturbed = async {
-        look.until_migration("Services exchange their addresses", STEP, |migration| {
-            let status = migration.status.as_ref();
-            let known = status.and_then(|status| status.service_cidr.as_ref());
-            known.is_some_and(|known| {
-                known.stage.as_ref().map(|stage| stage.name) == Some(Stage::Exchange)
-                    && known.services_in_new_range >= 1
+        reader
+            .until_migration("Services exchange their addresses", STEP, |migration| {
+                let status = migration.status.as_ref();
+                let known = status.and_then(|status| status.service_cidr.as_ref());
+                known.is_some_and(|known| {
+                    known.stage.as_ref().map(|stage| stage.name) == Some(Stage::Exchange)
+                        && known.services_in_new_range >= 1
+                })
             })
-        })
-        .await?;
+            .await?;
         change_to_external_name(cluster).await?;
         tally.count(
             "strangers: named: a Service that becomes an ExternalName during the exchange",

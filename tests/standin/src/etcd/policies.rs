@@ -139,7 +139,10 @@ mod tests {
                 let all = store.list("/calico").await.unwrap();
                 all.into_iter().map(|entry| entry.key).collect()
             };
-            let all = [policy("web.example", &json!([{}])), policy("nobody", &json!([]))];
+            let all = [
+                policy("web.example", &json!([{}])),
+                policy("no-ingress", &json!([])),
+            ];
             reconcile(&store, &all).await.unwrap();
             assert_eq!(keys().await, [key]);
             let before = store.list("/calico").await.unwrap();
