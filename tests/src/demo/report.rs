@@ -1,5 +1,5 @@
-//! The report of a demo, as JSON and as text, the same for every kind of migration. A kind adds a part of its own, under its name.
-//! `docs/report.schema.json` is the schema.
+//! The report of a demo, as JSON and as text, the same for every kind of migration. A kind adds a part of its own, under its
+//! name. `docs/report.schema.json` is the schema.
 
 mod text;
 

@@ -1,5 +1,5 @@
-//! Writes tar files in the simplest form: owner root, time zero, entries in the given order. The same entries give the same bytes:
-//! names of images are hashes.
+//! Writes tar files in the simplest form: owner root, time zero, entries in the given order. The same entries give the same
+//! bytes: names of images are hashes.
 
 use std::io::{self, Read, Write};
 
@@ -63,8 +63,8 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// A header without anything that depends on the machine. A path that does not fit is an error: an extension for long paths would be
-/// another format.
+/// A header without anything that depends on the machine. A path that does not fit is an error: an extension for long paths would
+/// be another format.
 fn header(path: &str, kind: EntryType, mode: u32, size: u64) -> io::Result<Header> {
     let mut header = Header::new_ustar();
     header.set_path(path)?;

@@ -54,8 +54,8 @@ fn the_schema_in_the_documentation_is_that_of_the_types() {
     );
 }
 
-/// Differences between a value and a schema, each with its path. Knows the keywords that the schema of the reports has; a field that
-/// the schema does not name is a difference.
+/// Differences between a value and a schema, each with its path. Knows the keywords that the schema of the reports has. A field
+/// that the schema does not name is a difference.
 fn differences(root: &Value, schema: &Value, value: &Value, path: &str) -> Vec<String> {
     if let Some(reference) = schema["$ref"].as_str() {
         let schema = root.pointer(reference.trim_start_matches('#')).unwrap();

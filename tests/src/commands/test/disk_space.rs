@@ -1,4 +1,5 @@
-//! Checks the disk space for the requested parts, before anything is built: a lab that does not fit must not fail after half an hour.
+//! Checks the disk space for the requested parts before anything is built: a lab that does not fit must not fail after half an
+//! hour.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -33,8 +34,8 @@ struct Need {
     bytes: u64,
 }
 
-/// Refuses parts that do not fit on the disk. Reads the size of the target folder, and the free space there and in the folder of the
-/// labs.
+/// Refuses parts that do not fit on the disk. Reads the size of the target folder, and the free space there and in the folder of
+/// the labs.
 pub(super) fn check(parts: &[Part], labs: &Path) -> Result<()> {
     let target = target_folder()?;
     let mut needs = vec![Need {
@@ -105,8 +106,8 @@ fn shortage(needs: &[Need]) -> Option<String> {
             each.join(", and ")
         ));
     }
-    let fix = "Free the space, use folders on other file systems (CARGO_TARGET_DIR for the build, --dir for labs), or run fewer parts \
-               with --only";
+    let fix = "Free the space, use folders on other file systems (CARGO_TARGET_DIR for the build, --dir for labs), or run fewer \
+               parts with --only";
     (!short.is_empty()).then(|| format!("disk space: {}. {fix}", short.join("; ")))
 }
 
@@ -127,8 +128,8 @@ fn existing(folder: &Path) -> Result<&Path> {
         .with_context(|| format!("find an existing folder above {}", folder.display()))
 }
 
-/// Bytes that a folder takes on the disk. Cargo links one file under two names: it counts once. Files that another program removes
-/// meanwhile do not count.
+/// Bytes that a folder takes on the disk. Cargo links one file under two names: it counts once. Files that another program
+/// removes meanwhile do not count.
 fn size_of(folder: &Path) -> u64 {
     let mut seen = BTreeSet::new();
     let mut folders = vec![folder.to_owned()];

@@ -79,8 +79,8 @@ impl OwnPart for CalicoDatastore {
                 f64::from(i32::try_from(paused_ms).unwrap_or(i32::MAX)) / 1000.0
             ),
             format!(
-                "pods created during the pause: {created}, started during the pause: {started_in_pause}, running: {running}, the last \
-                 one Ready {longest_wait_seconds} s after the pause; pods without a network, by the migration: at most {}",
+                "pods created during the pause: {created}, started during the pause: {started_in_pause}, running: {running}, the \
+                 last one Ready {longest_wait_seconds} s after the pause; pods without a network, by the migration: at most {}",
                 self.max_pods_without_network
             ),
             format!(

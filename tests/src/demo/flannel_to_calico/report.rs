@@ -58,10 +58,11 @@ impl OwnPart for FlannelToCalico {
         let verdict = if report.is_rolled_back() {
             "the migration was rolled back: every host is as before"
         } else if report.own.keeps_pods() {
-            "by ip, bridge, iptables-save and nft: flannel's tunnel and conflist are gone, the entries that its running pods need are \
-             present, and no foreign rule or route has changed"
+            "by ip, bridge, iptables-save and nft: flannel's tunnel and conflist are gone, the entries that its running pods need \
+             are present, and no foreign rule or route has changed"
         } else {
-            "by ip, bridge, iptables-save and nft: no entry of flannel remains on any node, and no foreign rule or route has changed"
+            "by ip, bridge, iptables-save and nft: no entry of flannel remains on any node, and no foreign rule or \
+             route has changed"
         };
         Some(verdict.to_owned())
     }
