@@ -335,31 +335,39 @@ async fn datastore_tests(arguments: &Arguments, progress: &Progress) -> Result<T
     Ok(end_to_end::datastore::datastore(&bench).await)
 }
 
+/// The longest test of its program, whose tests run one at a time. It has its own lane.
+const LONGEST_OF_COMMANDS: &str = "the_second_of_two_hops_waits_for_the_first";
+
 async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> {
     let assets = arguments.cluster.binaries(progress).await?;
-    let of = async |programs: &[&str]| {
+    let of = async |programs: &[&str], harness: &[&str]| {
         let programs = programs.iter().flat_map(|name| ["--test", name]);
         let packages: Vec<&str> = std::iter::once("--workspace").chain(programs).collect();
         let environment = [("REPLUMB_LAB_ASSETS", assets.as_os_str())];
-        cargo_tests_with(&packages, &["--ignored"], &environment).await
+        let harness = [&["--ignored"], harness].concat();
+        cargo_tests_with(&packages, &harness, &environment).await
     };
-    // These tests mostly wait for a clock: a Lease that expires, a command that times out.
-    let (commands, services, labs, others) = tokio::join!(
-        of(&["api_cli"]),
-        of(&["api_services"]),
-        of(&["lab_life"]),
-        of(&[
-            "api_rules",
-            "api_rights",
-            "api_bounds",
-            "api_evictions",
-            "api_lease",
-            "api_metrics",
-            "api_patches"
-        ])
+    // These tests mostly wait for a clock: a Lease that expires, a command that times out. Each lane has its own API server.
+    let (hops, commands, services, labs, others) = tokio::join!(
+        of(&["api_cli"], &["--exact", LONGEST_OF_COMMANDS]),
+        of(&["api_cli"], &["--exact", "--skip", LONGEST_OF_COMMANDS]),
+        of(&["api_services"], &[]),
+        of(&["lab_life"], &[]),
+        of(
+            &[
+                "api_rules",
+                "api_rights",
+                "api_bounds",
+                "api_evictions",
+                "api_lease",
+                "api_metrics",
+                "api_patches"
+            ],
+            &[]
+        )
     );
     let mut tally = Tally::default();
-    for lane in [commands, services, labs, others] {
+    for lane in [hops, commands, services, labs, others] {
         tally.add(lane?);
     }
     // A build of its own: the features of a build count for every crate of it.
