@@ -1,5 +1,6 @@
 //! The registry of the kinds of migration, and the name of each kind.
 
+use engine::kind_fields::KindFields;
 use strum::{Display, IntoStaticStr, VariantArray};
 use thiserror::Error;
 
@@ -45,6 +46,13 @@ macro_rules! kinds {
                 self.into()
             }
 
+            /// Fields in the part of the kind that are not immutable.
+            pub fn changeable(self) -> &'static [&'static str] {
+                match self {
+                    $($(#[cfg($($cfg)*)])? Self::$kind => <::$field::api::Spec as KindFields>::CHANGEABLE,)+
+                }
+            }
+
             /// The name of a Migration that is created without a name.
             pub fn default_name(self) -> &'static str {
                 match self {
@@ -67,6 +75,37 @@ pub(crate) fn exactly_one_rule() -> String {
 pub(crate) fn exactly_one_message() -> String {
     let fields: Vec<&str> = Kind::ALL.iter().map(|kind| kind.field()).collect();
     format!("exactly one of {} must be set", fields.join(", "))
+}
+
+/// The rule of the CRD that the part of a kind is immutable, except the fields that may change.
+pub(crate) fn immutable_rule<Spec: KindFields>(field: &str) -> String {
+    let same = if Spec::CHANGEABLE.is_empty() {
+        format!("self.{field} == oldSelf.{field}")
+    } else {
+        let schema = schemars::schema_for!(Spec);
+        let properties = schema.get("properties").and_then(|found| found.as_object());
+        let names = properties.into_iter().flat_map(|properties| properties.keys());
+        let same = names
+            .filter(|name| !Spec::CHANGEABLE.contains(&name.as_str()))
+            .map(|name| {
+                let (new, old) = (format!("self.{field}.{name}"), format!("oldSelf.{field}.{name}"));
+                format!("has({new}) == has({old}) && (!has({new}) || {new} == {old})")
+            });
+        same.collect::<Vec<_>>().join(" && ")
+    };
+    format!("has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || {same})")
+}
+
+/// The message of this rule.
+pub(crate) fn immutable_message<Spec: KindFields>(field: &str) -> String {
+    let except = if Spec::CHANGEABLE.is_empty() {
+        String::new()
+    } else {
+        format!(", except {}", Spec::CHANGEABLE.join(", "))
+    };
+    format!(
+        "{field} is immutable{except}: delete this Migration before it starts or after it ends, and create another one"
+    )
 }
 
 /// A spec without exactly one kind.

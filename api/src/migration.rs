@@ -48,12 +48,9 @@ macro_rules! migration {
         )]
         #[x_kube(validation = Rule::new(crate::kind::exactly_one_rule()).message(crate::kind::exactly_one_message().as_str()))]
         $(
-        #[cfg_attr(all($($($cfg)*)?), x_kube(validation = Rule::new(concat!(
-            "has(self.", $api_field, ") == has(oldSelf.", $api_field, ") && (!has(self.", $api_field, ") || self.", $api_field,
-            " == oldSelf.", $api_field, ")"
-        )).message(concat!(
-            $api_field, " is immutable: delete this Migration before it starts or after it ends, and create another one"
-        ))))]
+        #[cfg_attr(all($($($cfg)*)?), x_kube(validation = Rule::new(
+            crate::kind::immutable_rule::<::$field::api::Spec>($api_field)
+        ).message(crate::kind::immutable_message::<::$field::api::Spec>($api_field).as_str())))]
         )+
         #[serde(rename_all = "camelCase")]
         pub struct MigrationSpec {
@@ -70,19 +67,6 @@ macro_rules! migration {
             /// this field.
             #[serde(default)]
             pub desired: Desired,
-            /// `rollbackNodes` is the list of nodes, by name, to roll back to the old network. A node stays on the old network
-            /// until its name is removed from the list. Applies to `flannelToCalico`. `kubectl replumb rollback NODE` adds names,
-            /// and `kubectl replumb resume` clears the list.
-            #[serde(default, skip_serializing_if = "Vec::is_empty")]
-            pub rollback_nodes: Vec<String>,
-            /// `rollbackServices` is the list of Services, as `namespace/name`, to roll back to the addresses that they had
-            /// before the migration. A Service keeps that address until its name is removed from the list. Applies to
-            /// `serviceCidr` until stage Close; after that, only `desired: Rollback` rolls back Services. The migration is paused
-            /// while the list names a Service that cannot be rolled back. `kubectl replumb rollback --service` adds names, and
-            /// `kubectl replumb resume` clears the list. At most 1000 items.
-            #[serde(default, skip_serializing_if = "Vec::is_empty")]
-            #[schemars(length(max = 1000))]
-            pub rollback_services: Vec<String>,
             /// `rollout` sets how many nodes change at the same time, which nodes go first, and how long a step may take.
             #[serde(default)]
             pub rollout: Rollout,

@@ -164,9 +164,9 @@ pub struct CurrentStep {
     /// `halted` is whether the step waits for a decision of the user.
     #[serde(default)]
     pub halted: bool,
-    /// `patience` is the time limit of the step. Unset if there is none: `drain.onBlocked: Wait`.
+    /// `timeLimit` is the time limit of the step. Unset if there is none: `drain.onBlocked: Wait`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub patience: Option<TimeLimit>,
+    pub time_limit: Option<TimeLimit>,
 }
 
 /// `FinishedStep` is a finished step.

@@ -231,13 +231,20 @@ fn apply_rollout_flags(rollout: &mut Rollout, drain: &mut Drain, flags: &Rollout
     drain.force = force.unwrap_or(drain.force);
 }
 
-/// The differences between the kinds of two specs: field, current value, requested value. Empty if they are equal.
+/// The differences between the immutable fields of the kinds of two specs: field, current value, requested value. Empty if they are equal.
 pub fn differences(there: &MigrationSpec, asked: &MigrationSpec) -> Vec<String> {
     let value = |spec: &MigrationSpec| serde_json::to_value(spec).unwrap_or_default();
     let (there, asked) = (value(there), value(asked));
     let mut found = Vec::new();
-    for field in Kind::ALL.iter().map(|kind| kind.field()) {
-        compare(&there[field], &asked[field], field, &mut found);
+    for kind in Kind::ALL {
+        let immutable = |spec: &Value| {
+            let mut part = spec[kind.field()].clone();
+            if let Some(fields) = part.as_object_mut() {
+                fields.retain(|name, _| !kind.changeable().contains(&name.as_str()));
+            }
+            part
+        };
+        compare(&immutable(&there), &immutable(&asked), kind.field(), &mut found);
     }
     found
 }

@@ -61,12 +61,13 @@ pub async fn announce(
     is_new
 }
 
-/// Why drift stops the rollout, until the user resumes it. A rollback is not stopped.
-pub fn stop(migration: &Migration, status: &MigrationStatus) -> Option<String> {
+/// Why drift stops the rollout, until the user resumes it. A rollback is not stopped, also not that of single nodes
+/// (`rolls_nodes_back`).
+pub fn stop(migration: &Migration, status: &MigrationStatus, rolls_nodes_back: bool) -> Option<String> {
     let spec = &migration.spec;
     let goes_forward = match spec.desired {
         Desired::Run => true,
-        Desired::Plan | Desired::Pause => spec.rollback_nodes.is_empty(),
+        Desired::Plan | Desired::Pause => !rolls_nodes_back,
         Desired::Abort | Desired::Rollback => false,
     };
     let drift = status.drift.as_ref()?;

@@ -33,6 +33,6 @@ pub fn step_now(stage: &str, now: Timestamp) -> CurrentStep {
         reason: String::new(),
         message: String::new(),
         halted: false,
-        patience: None,
+        time_limit: None,
     }
 }

@@ -10,10 +10,6 @@ use strum::{IntoStaticStr, VariantArray};
 /// A field of the spec that some kinds use and others do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 pub(crate) enum SpecField {
-    #[strum(serialize = "rollbackNodes")]
-    RollbackNodes,
-    #[strum(serialize = "rollbackServices")]
-    RollbackServices,
     #[strum(serialize = "rollout.maxUnavailable")]
     MaxUnavailable,
     #[strum(serialize = "rollout.canary.nodes")]
@@ -46,8 +42,6 @@ impl SpecField {
     fn is_set(self, spec: &MigrationSpec) -> bool {
         let (rollout, drain) = (&spec.rollout, &spec.drain);
         match self {
-            Self::RollbackNodes => !spec.rollback_nodes.is_empty(),
-            Self::RollbackServices => !spec.rollback_services.is_empty(),
             Self::MaxUnavailable => rollout.max_unavailable.is_some(),
             // The API requires `nodes` beside `soakSeconds`: one node there is no wish of its own.
             Self::CanaryNodes => rollout
@@ -103,7 +97,6 @@ mod tests {
 
     fn everything() -> MigrationSpec {
         spec(&json!({
-            "rollbackNodes": ["a"], "rollbackServices": ["default/web"],
             "rollout": { "maxUnavailable": 2, "intervalSeconds": 5, "canary": { "nodes": 2, "soakSeconds": 60 } },
             "drain": {
                 "timeoutSeconds": 60, "gracePeriodSeconds": 5, "onBlocked": "Skip", "deleteEmptyDirData": true, "force": true,
@@ -145,23 +138,20 @@ mod tests {
         let services =
             serde_json::from_value::<api::migration::ServiceCidr>(json!({ "to": ["10.2.0.0/16"] })).unwrap();
         let set = everything();
-        assert_eq!(
-            unused(&set, &FlannelToCalico::default()),
-            "spec.rollbackServices, spec.gates.soak"
-        );
+        assert_eq!(unused(&set, &FlannelToCalico::default()), "spec.gates.soak");
         assert_eq!(
             unused(&set, &pods),
-            "spec.rollbackNodes, spec.rollbackServices, spec.rollout.canary.nodes, spec.rollout.intervalSeconds, \
+            "spec.rollout.canary.nodes, spec.rollout.intervalSeconds, \
              spec.drain.timeoutSeconds, spec.gates.soak"
         );
         assert_eq!(
             unused(&set, &services),
-            "spec.rollbackNodes, spec.rollout.maxUnavailable, spec.rollout.canary.nodes, spec.rollout.canary.soakSeconds, \
+            "spec.rollout.maxUnavailable, spec.rollout.canary.nodes, spec.rollout.canary.soakSeconds, \
              spec.rollout.intervalSeconds, spec.drain.timeoutSeconds"
         );
         assert_eq!(
             unused(&set, &CalicoDatastore::default()),
-            "spec.rollbackNodes, spec.rollbackServices, spec.rollout.canary.nodes, spec.rollout.canary.soakSeconds, \
+            "spec.rollout.canary.nodes, spec.rollout.canary.soakSeconds, \
              spec.rollout.intervalSeconds, spec.drain.timeoutSeconds, spec.drain.gracePeriodSeconds, spec.drain.onBlocked, \
              spec.drain.deleteEmptyDirData, spec.drain.force, spec.gates.soak"
         );

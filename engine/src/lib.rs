@@ -19,6 +19,7 @@ pub mod found;
 pub mod go_json;
 pub mod host_report;
 pub mod kernel;
+pub mod kind_fields;
 pub mod labels;
 pub mod moves;
 pub mod order;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use api::migration::{Desired, MigrationPhase};
 use api::record::RecordContent;
-use api::{Migration, MigrationStatus, NodeMigration, names};
+use api::{Migration, MigrationSpec, MigrationStatus, NodeMigration, names};
 use coordinator::clock::Moment;
 use coordinator::lease::Candidate;
 use coordinator::records::{Content, Records};
@@ -224,6 +224,10 @@ async fn migrations() -> Api<Migration> {
 
 async fn migration(name: &str) -> Migration {
     migrations().await.get(name).await.unwrap()
+}
+
+fn rollback_nodes(spec: MigrationSpec) -> Vec<String> {
+    spec.flannel_to_calico.unwrap().rollback_nodes
 }
 
 async fn create(name: &str) {
@@ -788,7 +792,7 @@ async fn a_rollback_is_requested_and_each_end_has_its_exit_code() {
     replumb(&["rollback", "worker-9", "--yes"])
         .await
         .expect(1, &["no node worker-9", "worker-1, worker-2"]);
-    assert_eq!(migration(NAME).await.spec.rollback_nodes, Vec::<String>::new());
+    assert_eq!(rollback_nodes(migration(NAME).await.spec), Vec::<String>::new());
 
     replumb(&["abort"])
         .await
@@ -799,12 +803,12 @@ async fn a_rollback_is_requested_and_each_end_has_its_exit_code() {
         .expect(0, &["worker-2", "evicted within their PodDisruptionBudgets"]);
     let spec = migration(NAME).await.spec;
     assert_eq!(
-        (spec.desired, spec.rollback_nodes),
+        (spec.desired, rollback_nodes(spec)),
         (Desired::Pause, vec!["worker-2".to_owned()])
     );
     replumb(&["resume"]).await.expect(0, &[]);
     let spec = migration(NAME).await.spec;
-    assert_eq!((spec.desired, spec.rollback_nodes), (Desired::Run, Vec::new()));
+    assert_eq!((spec.desired, rollback_nodes(spec)), (Desired::Run, Vec::new()));
 
     replumb(&["rollback", "--all", "--yes"])
         .await

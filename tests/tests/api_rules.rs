@@ -184,6 +184,8 @@ async fn the_kind_is_immutable_and_other_fields_are_not() {
         json!({"rollout": {"maxUnavailable": 3}}),
         json!({"drain": {"timeoutSeconds": 60}}),
         json!({"planHash": "abc", "resumedAt": "2026-03-01T10:00:00Z"}),
+        json!({"flannelToCalico": {"rollbackNodes": ["a"]}}),
+        json!({"flannelToCalico": {"rollbackNodes": null}}),
         // The same value again is not a change.
         json!({"flannelToCalico": {"options": {"flannelVni": 1}}}),
     ] {
@@ -759,8 +761,9 @@ fn full_migration_spec() -> Value {
                 "flannelPort": 8472, "calicoDaemonSetName": "calico-node", "calicoDaemonSetNamespace": "kube-system",
                 "ipPoolBlockSize": 26, "cniConfigurationDirectory": "/etc/cni/net.d",
             },
+            "rollbackNodes": ["a"],
         },
-        "desired": "Run", "rollbackNodes": ["a"],
+        "desired": "Run",
         "rollout": {
             "maxUnavailable": "25%", "canary": {"nodes": 1, "soakSeconds": 60}, "intervalSeconds": 5,
             "stepTimeoutSeconds": 600,
@@ -850,7 +853,7 @@ fn full_node_spec() -> Value {
         "probes": [target()], "position": 2, "started": true, "skipped": true, "plan": [action("cordon")], "prepare": [action("create")],
         "step": {
             "name": "Drain", "since": "2026-03-01T10:00:00Z", "reason": "DisruptionBudget", "message": "pod a/b",
-            "halted": true, "patience": {"seconds": 600, "from": "2026-03-01T10:00:00Z"},
+            "halted": true, "timeLimit": {"seconds": 600, "from": "2026-03-01T10:00:00Z"},
         },
         "history": [
             {"name": "Cordon", "startedAt": "2026-03-01T10:00:00Z", "finishedAt": "2026-03-01T10:00:01Z"},

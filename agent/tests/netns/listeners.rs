@@ -32,9 +32,9 @@ use crate::path::Process;
 const IDLE: u64 = 20_000;
 /// Last bytes of the clients' addresses.
 const SOURCES: RangeInclusive<u8> = 2..=21;
-/// Patience of the fake coordinator.
+/// Time limit of the fake coordinator.
 const SECONDS: u32 = 8;
-/// Time limit for the rollback after the patience, sufficient for a busy machine.
+/// Longest time until the rollback after the time limit has passed, sufficient for a busy machine.
 const BACK_WITHIN: Duration = Duration::from_secs(15);
 /// Memory limit: more than an idle agent needs, and much less than its limit of 192 MiB.
 const MOST_KIB: u64 = 64 << 10;
@@ -94,7 +94,7 @@ async fn swapped_host() -> Host {
             Orders {
                 goal: Goal::Swapped,
                 settings: host.settings(),
-                patience: Some(TimeLimit {
+                time_limit: Some(TimeLimit {
                     seconds: SECONDS,
                     from: now,
                 }),

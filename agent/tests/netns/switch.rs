@@ -14,15 +14,15 @@ use crate::host::{CALICO_CONFLIST, Host, in_namespace, run};
 use crate::in_place::record;
 use crate::turn::{Server, beside, object, start, start_without_api_server};
 
-/// Patience of the fake coordinator.
+/// Time limit of the fake coordinator.
 const SECONDS: u64 = 3;
-/// Time limit for the rollback after the patience, sufficient for a busy machine.
+/// Longest time until the rollback after the time limit has passed, sufficient for a busy machine.
 const BACK_WITHIN: Duration = Duration::from_secs(15);
 
 fn patient(mut object: Value, from: &str) -> Value {
     object["spec"]["step"] = json!({
         "name": "Swap", "since": from, "message": "", "halted": false,
-        "patience": { "seconds": SECONDS, "from": from },
+        "timeLimit": { "seconds": SECONDS, "from": from },
     });
     object
 }
@@ -276,7 +276,7 @@ fn repeated_restarts_do_not_prevent_the_rollback() {
                 run("ip link")
             );
             let (server, agent) = start_without_api_server(&host, patient_object.clone());
-            // Shorter than half of the patience.
+            // Shorter than half of the time limit.
             beside(agent, tokio::time::sleep(Duration::from_secs(1))).await;
             drop(server);
         }
@@ -314,7 +314,7 @@ fn a_restarted_agent_without_an_api_server_rolls_back() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_new_patience_of_the_coordinator_restarts_the_clock() {
+fn a_new_time_limit_of_the_coordinator_restarts_the_clock() {
     in_namespace(|| async {
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));

@@ -15,6 +15,7 @@ use crate::cluster::{Cluster, has_begun, phase};
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::health;
+use crate::kinds;
 use crate::output::Output;
 use crate::render::status::line;
 use crate::render::view::View;
@@ -45,15 +46,16 @@ pub(super) async fn resume(cluster: &Cluster, change: &Change) -> Result<Outcome
     let there = choose::existing(&cluster.migrations().await?, change.name.as_deref())?;
     require_not_ended(&there)?;
     require_started(&there)?;
-    let spec = MigrationSpec {
+    let mut spec = MigrationSpec {
         desired: Desired::Run,
-        // Nodes and Services that were rolled back are migrated again.
-        rollback_nodes: Vec::new(),
-        rollback_services: Vec::new(),
         // Timeouts restart now.
         resumed_at: Some(Timestamp::now()),
         ..there.spec.clone()
     };
+    // Nodes and Services that were rolled back are migrated again.
+    if let Some(alone) = kinds::of(&there.spec).rolled_back_alone(&mut spec) {
+        alone.clear();
+    }
     let written = cluster.change(&there, &spec).await?;
     Box::pin(follow(cluster, &written, change)).await
 }

@@ -79,14 +79,13 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
 
 /// The spec of the rollback. A rollback of single nodes also pauses the rollout, so that no other node starts.
 fn spec(there: &Migration, rollback: &Rollback) -> MigrationSpec {
-    let mut names = there.spec.rollback_nodes.clone();
-    names.extend(rollback.targets.nodes.iter().cloned());
-    names.sort();
-    names.dedup();
-    let mut services = there.spec.rollback_services.clone();
-    services.extend(rollback.targets.services.iter().cloned());
-    services.sort();
-    services.dedup();
+    let mut spec = there.spec.clone();
+    if let Some(alone) = kinds::of(&there.spec).rolled_back_alone(&mut spec) {
+        alone.extend(rollback.targets.nodes.iter().cloned());
+        alone.extend(rollback.targets.services.iter().cloned());
+        alone.sort();
+        alone.dedup();
+    }
     MigrationSpec {
         // During a rollback of the whole migration, single nodes change nothing.
         desired: if rollback.targets.all || there.spec.desired == Desired::Rollback {
@@ -94,11 +93,9 @@ fn spec(there: &Migration, rollback: &Rollback) -> MigrationSpec {
         } else {
             Desired::Pause
         },
-        rollback_nodes: names,
-        rollback_services: services,
         // Timeouts of the forward migration do not apply to the rollback.
         resumed_at: Some(Timestamp::now()),
-        ..there.spec.clone()
+        ..spec
     }
 }
 
@@ -153,6 +150,8 @@ async fn rolled_back(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::fixture;
 
@@ -175,8 +174,8 @@ mod tests {
         let (migration, _) = fixture::rolling();
         let one = spec(&migration, &asked(&["worker-1"], false));
         assert_eq!(
-            (one.desired, one.rollback_nodes.as_slice()),
-            (Desired::Pause, &["worker-1".to_owned()][..])
+            (one.desired, one.flannel_to_calico.unwrap().rollback_nodes),
+            (Desired::Pause, vec!["worker-1".to_owned()])
         );
         assert!(one.resumed_at.is_some());
         let all = spec(&migration, &asked(&[], true));
@@ -187,10 +186,17 @@ mod tests {
     fn a_rollback_of_services_names_only_these_services() {
         let (migration, _) = fixture::rolling();
         let asked = asked(&["--service", "shop/web,shop/till"], false);
-        let spec = spec(&migration, &asked);
+        let services = Migration::new(
+            "services",
+            serde_json::from_value(json!({ "serviceCidr": { "to": ["172.30.0.0/16"] } })).unwrap(),
+        );
+        let spec = spec(&services, &asked);
         assert_eq!(spec.desired, Desired::Pause);
-        assert_eq!(spec.rollback_services, ["shop/till", "shop/web"]);
-        assert!(spec.rollback_nodes.is_empty());
+        assert_eq!(
+            spec.service_cidr.unwrap().rollback_services,
+            ["shop/till", "shop/web"]
+        );
+        assert_eq!(spec.flannel_to_calico, None);
         let refused = asked.targets.require_no_services(&migration).unwrap_err();
         assert!(
             refused.to_string().contains("has no Services to roll back"),

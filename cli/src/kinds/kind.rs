@@ -106,6 +106,11 @@ pub trait KindCommands: Sync {
         None
     }
 
+    /// The nodes or Services in the spec that are rolled back while the others stay; `None` for a kind without such a list.
+    fn rolled_back_alone<'spec>(&self, _spec: &'spec mut MigrationSpec) -> Option<&'spec mut Vec<String>> {
+        None
+    }
+
     /// Refuses a rollback that is not possible. Describes the effect of another one; `None` if the effect differs by node.
     fn check_rollback<'run>(
         &'run self,

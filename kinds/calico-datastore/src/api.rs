@@ -2,6 +2,7 @@
 
 use calico::etcd_access::EtcdAccess;
 use engine::host_report::{HostReport, Urgency};
+use engine::kind_fields::KindFields;
 use engine::stage::{CurrentStage, FinishedStage};
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -49,6 +50,8 @@ pub struct CalicoDatastore {
     #[serde(default)]
     pub ignore_v3_data: bool,
 }
+
+impl KindFields for CalicoDatastore {}
 
 /// `calicoDatastore` is the state of an upgrade of Calico's datastore. Unset until its settings are known, and for other kinds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,6 +1,7 @@
 //! The fields of this kind in the API.
 
 use engine::host_report::{HostReport, Urgency};
+use engine::kind_fields::KindFields;
 use engine::sourced::Sourced;
 use engine::stage::{CurrentStage, FinishedStage};
 use schemars::JsonSchema;
@@ -20,6 +21,8 @@ pub struct Spec {
     #[serde(default)]
     pub hold_seconds: u32,
 }
+
+impl KindFields for Spec {}
 
 /// `example` is the state of the migration. Unset until its settings are known, and for other kinds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

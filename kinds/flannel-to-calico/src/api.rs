@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::check::Check;
+use engine::kind_fields::KindFields;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ use crate::settings::{LegacyPods, Options, Settings, Strategy};
 
 pub use self::{FlannelToCalico as Spec, FlannelToCalicoStatus as Status};
 
-/// `flannelToCalico` migrates the pod network from flannel VXLAN to Calico VXLAN. Immutable.
+/// `flannelToCalico` migrates the pod network from flannel VXLAN to Calico VXLAN. Immutable, except `rollbackNodes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FlannelToCalico {
@@ -36,6 +37,14 @@ pub struct FlannelToCalico {
     /// migration controller.
     #[serde(default)]
     pub options: Options,
+    /// `rollbackNodes` is the list of nodes, by name, to roll back to the flannel network. A node stays on the flannel network until
+    /// its name is removed from the list. `kubectl replumb rollback NODE` adds names, and `kubectl replumb resume` clears the list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rollback_nodes: Vec<String>,
+}
+
+impl KindFields for FlannelToCalico {
+    const CHANGEABLE: &'static [&'static str] = &["rollbackNodes"];
 }
 
 /// `flannelToCalico` is the state of a migration from flannel to Calico. Unset until its settings are known, and for other kinds.

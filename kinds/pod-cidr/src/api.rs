@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use calico::etcd_access::EtcdAccess;
+use engine::kind_fields::KindFields;
 use engine::stage::{CurrentStage, FinishedStage};
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -62,6 +63,8 @@ pub struct PodCidr {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdAccess>,
 }
+
+impl KindFields for PodCidr {}
 
 /// `podCidr` is the state of a change of the pod range. Unset until its settings are known, and for other kinds. The source range
 /// is the one that pods leave: the old range, or the new range during a rollback.

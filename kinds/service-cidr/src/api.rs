@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use engine::kind_fields::KindFields;
 use engine::stage::{CurrentStage, FinishedStage};
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -19,7 +20,7 @@ pub use self::{ServiceCidr as Spec, ServiceCidrStatus as Status};
 pub use crate::host::{HostFacts as NodeStatus, HostSettings as NodeSpec};
 
 /// `serviceCidr` moves the `ClusterIPs` of Services to a new range. The old and the new address of a Service both answer until
-/// the old addresses are released at the end. Immutable.
+/// the old addresses are released at the end. Immutable, except `rollbackServices`.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("self.to.all(range, isCIDR(range) && cidr(range) == cidr(range).masked())")
     .message("to must be ranges without host bits, such as 172.30.0.0/16"))]
@@ -61,6 +62,17 @@ pub struct ServiceCidr {
     /// Defaults to 86400.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soak_seconds: Option<u32>,
+    /// `rollbackServices` is the list of Services, as `namespace/name`, to roll back to the addresses that they had before the
+    /// migration. A Service keeps that address until its name is removed from the list. Applies until stage Close; after that, only
+    /// `desired: Rollback` rolls back Services. The migration is paused while the list names a Service that cannot be rolled back.
+    /// `kubectl replumb rollback --service` adds names, and `kubectl replumb resume` clears the list. At most 1000 items.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    pub rollback_services: Vec<String>,
+}
+
+impl KindFields for ServiceCidr {
+    const CHANGEABLE: &'static [&'static str] = &["rollbackServices"];
 }
 
 fn default_true() -> bool {

@@ -279,7 +279,7 @@ fn held_back(view: &View<'_>) -> Option<Wait> {
     let names: Vec<&str> = held.map(|service| service.name.as_str()).collect();
     (!names.is_empty()).then(|| {
         let message = format!(
-            "{} at the source address by spec.rollbackServices: {}. Run `kubectl replumb resume` to move them too, or `kubectl \
+            "{} at the source address by spec.serviceCidr.rollbackServices: {}. Run `kubectl replumb resume` to move them too, or `kubectl \
              replumb rollback --all` to move the others back",
             if names.len() == 1 { "1 Service is kept".to_owned() } else { format!("{} Services are kept", names.len()) },
             words::names(&names)

@@ -59,7 +59,7 @@ fn service(name: &str, turn: Turn, decision: Decision<exchange::Step>) -> Servic
     }
 }
 
-/// A Service in `spec.rollbackServices`.
+/// A Service in `spec.serviceCidr.rollbackServices`.
 fn wanted_back(name: &str, turn: Turn, decision: Decision<exchange::Step>) -> ServiceView {
     ServiceView {
         has_target_address: false,

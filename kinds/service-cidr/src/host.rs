@@ -103,6 +103,7 @@ impl Question {
 
 /// `ExpectedPorts` are the ports of Services that agents look for in the rules of kube-proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct ExpectedPorts {
     /// `servicePorts` is the list of ports that kube-proxy must have a rule for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -17,7 +17,7 @@ pub struct QueuedService {
     pub is_there: bool,
     /// Whether it has no address, in the middle of a change of address.
     pub is_away: bool,
-    /// Whether it is in `spec.rollbackServices`, and goes back to its source address.
+    /// Whether it is in `spec.serviceCidr.rollbackServices`, and goes back to its source address.
     pub is_held_back: bool,
     /// Whether it has a helper.
     pub is_begun: bool,

@@ -102,7 +102,7 @@ async fn roll_one_back(cluster: &Cluster, operator: &Operator) -> Result<()> {
     })
     .await?;
     // As `kubectl replumb rollback --service` writes it, but without the pause: the other Services continue.
-    let patch = json!({ "spec": { "rollbackServices": [name] } }).to_string();
+    let patch = json!({ "spec": { "serviceCidr": { "rollbackServices": [name] } } }).to_string();
     let patch = [
         "patch",
         "migrations.replumb.dev",

@@ -7,22 +7,22 @@ use api::node_migration::TimeLimit;
 use flannel_to_calico::host::PodNetworkService;
 use jiff::Timestamp;
 
-/// A restarted agent has at least this time, or half of its patience, to receive the current spec. The next restart before a new
-/// record has half of that, and so on: an agent that restarts repeatedly cannot delay the rollback forever.
+/// A restarted agent has at least this time, or half of its time limit, to receive the current spec. The next restart before a
+/// new record has half of that, and so on: an agent that restarts repeatedly cannot delay the rollback forever.
 const GRACE: Duration = Duration::from_mins(1);
 /// The shortest grace is about a second.
 const MOST_HALVINGS: u32 = 6;
 
-/// The time since the last step on the host or the last change of the coordinator's patience, whichever is later.
+/// The time since the last step on the host or the last change of the coordinator's time limit, whichever is later.
 #[derive(Debug)]
 pub struct InactivityClock {
-    patience: Option<TimeLimit>,
+    time_limit: Option<TimeLimit>,
     since: Instant,
     /// Whether the host was between the two networks at the last observation; `None` before the first.
     between: Option<bool>,
     /// Since when Calico serves new pods of a host between the two networks.
     served_since: Option<Instant>,
-    /// Whether a grace was given since the last change of patience and the last step.
+    /// Whether a grace was given since the last change of the time limit and the last step.
     had_grace: bool,
 }
 
@@ -30,7 +30,7 @@ impl InactivityClock {
     /// Starts the clock now.
     pub fn new() -> Self {
         Self {
-            patience: None,
+            time_limit: None,
             since: Instant::now(),
             between: None,
             served_since: None,
@@ -38,17 +38,17 @@ impl InactivityClock {
         }
     }
 
-    /// A restarted agent continues with the last patience in the journal and the time since the last record: at most the patience
-    /// less [`GRACE`], since the host's clock may have been set meanwhile, and the API server may have a newer patience. `starts`
+    /// A restarted agent continues with the last time limit in the journal and the time since the last record: at most the time
+    /// limit less [`GRACE`], since the host's clock may have been set meanwhile, and the API server may have a newer time limit. `starts`
     /// is the number of starts since that record, without this one.
     pub fn resume(
         &mut self,
         last: Option<Timestamp>,
         now: Timestamp,
-        patience: Option<&TimeLimit>,
+        time_limit: Option<&TimeLimit>,
         starts: u32,
     ) {
-        self.patience = patience.cloned();
+        self.time_limit = time_limit.cloned();
         let at_most = self.without_grace(starts);
         let elapsed = last
             .map(|last| now.duration_since(last).as_secs())
@@ -57,15 +57,15 @@ impl InactivityClock {
         self.since = Instant::now().checked_sub(elapsed).unwrap_or(self.since);
     }
 
-    /// The patience less the grace, in which the agent may receive a new patience.
+    /// The time limit less the grace, in which the agent may receive a new time limit.
     fn without_grace(&self, halvings: u32) -> Duration {
-        let allowed = self.patience.as_ref().map_or(Duration::ZERO, |patience| {
-            Duration::from_secs(u64::from(patience.seconds))
+        let allowed = self.time_limit.as_ref().map_or(Duration::ZERO, |limit| {
+            Duration::from_secs(u64::from(limit.seconds))
         });
         allowed.saturating_sub(GRACE.min(allowed / 2) / (1 << halvings.min(MOST_HALVINGS)))
     }
 
-    /// The process was suspended: once per patience and step, it gets a grace to receive a new patience.
+    /// The process was suspended: once per time limit and step, it gets a grace to receive a new time limit.
     pub fn record_suspension(&mut self) {
         let at_most = self.without_grace(0);
         if !self.had_grace && self.elapsed() > at_most {
@@ -74,11 +74,11 @@ impl InactivityClock {
         }
     }
 
-    /// Takes the coordinator's patience: a changed one restarts the clock.
-    pub fn set_patience(&mut self, patience: Option<&TimeLimit>) {
-        if self.patience.as_ref() != patience {
+    /// Takes the coordinator's time limit: a changed one restarts the clock.
+    pub fn set_time_limit(&mut self, time_limit: Option<&TimeLimit>) {
+        if self.time_limit.as_ref() != time_limit {
             self.restart();
-            self.patience = patience.cloned();
+            self.time_limit = time_limit.cloned();
         }
     }
 
@@ -88,7 +88,7 @@ impl InactivityClock {
     }
 
     /// Takes an observation of the host: the clock restarts when the host enters the state between the two networks, or after
-    /// Calico has served it for as long as the patience less the grace. A calico-node that restarts repeatedly and serves only
+    /// Calico has served it for as long as the time limit less the grace. A calico-node that restarts repeatedly and serves only
     /// for moments does not restart the clock.
     pub fn observe(&mut self, service: PodNetworkService) {
         let between = service != PodNetworkService::Steady;
@@ -138,7 +138,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn patience(from: i64) -> TimeLimit {
+    fn time_limit(from: i64) -> TimeLimit {
         TimeLimit {
             seconds: 600,
             from: at(from),
@@ -147,7 +147,7 @@ mod tests {
 
     fn resumed(last: i64, now: i64) -> InactivityClock {
         let mut quiet = InactivityClock::new();
-        quiet.resume(Some(at(last)), at(now), Some(&patience(1)), 0);
+        quiet.resume(Some(at(last)), at(now), Some(&time_limit(1)), 0);
         quiet
     }
 
@@ -155,7 +155,7 @@ mod tests {
     fn repeated_restarts_halve_the_grace() {
         let remaining = |starts| {
             let mut quiet = InactivityClock::new();
-            quiet.resume(Some(at(1000)), at(9000), Some(&patience(1)), starts);
+            quiet.resume(Some(at(1000)), at(9000), Some(&time_limit(1)), starts);
             let remaining = Duration::from_mins(10).saturating_sub(quiet.elapsed());
             // A part of the last second has passed.
             remaining.as_secs() + 1
@@ -184,14 +184,14 @@ mod tests {
     #[test]
     fn a_suspended_process_gets_one_grace() {
         let mut quiet = InactivityClock::new();
-        quiet.set_patience(Some(&patience(1)));
+        quiet.set_time_limit(Some(&time_limit(1)));
         quiet.since = Instant::now().checked_sub(Duration::from_hours(1)).unwrap();
         quiet.record_suspension();
         assert_eq!(quiet.elapsed().as_secs(), 540);
         quiet.since = Instant::now().checked_sub(Duration::from_hours(1)).unwrap();
         quiet.record_suspension();
         assert_eq!(quiet.elapsed().as_secs(), 3600, "only one grace");
-        quiet.set_patience(Some(&patience(2)));
+        quiet.set_time_limit(Some(&time_limit(2)));
         quiet.record_suspension();
         assert_eq!(quiet.elapsed().as_secs(), 0, "the clock has just restarted");
     }
@@ -212,11 +212,11 @@ mod tests {
     }
 
     #[test]
-    fn a_new_patience_and_a_step_restart_the_clock() {
+    fn a_new_time_limit_and_a_step_restart_the_clock() {
         let mut quiet = resumed(1000, 1100);
-        quiet.set_patience(Some(&patience(1)));
+        quiet.set_time_limit(Some(&time_limit(1)));
         assert_eq!(quiet.elapsed().as_secs(), 100);
-        quiet.set_patience(Some(&patience(2)));
+        quiet.set_time_limit(Some(&time_limit(2)));
         assert_eq!(quiet.elapsed().as_secs(), 0);
         let mut quiet = resumed(1000, 1100);
         quiet.record_step();

@@ -192,10 +192,10 @@ impl Worker {
         }
         let journal = Journal::open(&self.configuration.state).map_err(|error| chain(&error))?;
         let orders = journal.orders().filter(|orders| orders.goal.is_forward());
-        let patience = orders.and_then(|orders| orders.patience.as_ref());
-        let starts = patience.map_or(0, |_| journal.count_start());
+        let time_limit = orders.and_then(|orders| orders.time_limit.as_ref());
+        let starts = time_limit.map_or(0, |_| journal.count_start());
         self.quiet
-            .resume(journal.last_at(), Timestamp::now(), patience, starts);
+            .resume(journal.last_at(), Timestamp::now(), time_limit, starts);
         self.journal = Some(journal);
         Ok(())
     }

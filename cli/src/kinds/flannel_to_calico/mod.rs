@@ -44,6 +44,12 @@ impl KindCommands for Commands {
         })
     }
 
+    fn rolled_back_alone<'spec>(&self, spec: &'spec mut MigrationSpec) -> Option<&'spec mut Vec<String>> {
+        spec.flannel_to_calico
+            .as_mut()
+            .map(|kind| &mut kind.rollback_nodes)
+    }
+
     fn check_rollback<'run>(
         &'run self,
         _cluster: &'run Cluster,

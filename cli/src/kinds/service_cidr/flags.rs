@@ -110,6 +110,7 @@ fn to(to: Vec<IpNet>) -> ServiceCidr {
         pods_at_once: None,
         delete_bare_pods: false,
         soak_seconds: None,
+        rollback_services: Vec::new(),
     }
 }
 

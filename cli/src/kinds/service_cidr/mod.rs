@@ -33,6 +33,10 @@ impl KindCommands for Commands {
         Some(format!("moves Services to {}", joined(&range.to)))
     }
 
+    fn rolled_back_alone<'spec>(&self, spec: &'spec mut MigrationSpec) -> Option<&'spec mut Vec<String>> {
+        spec.service_cidr.as_mut().map(|kind| &mut kind.rollback_services)
+    }
+
     fn check_rollback<'run>(
         &'run self,
         cluster: &'run Cluster,

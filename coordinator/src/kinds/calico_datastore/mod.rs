@@ -116,9 +116,7 @@ impl Kind for CalicoDatastore {
     fn uses(&self, field: SpecField) -> bool {
         match field {
             SpecField::MaxUnavailable => true,
-            SpecField::RollbackNodes
-            | SpecField::RollbackServices
-            | SpecField::CanaryNodes
+            SpecField::CanaryNodes
             | SpecField::CanarySoak
             | SpecField::Interval
             | SpecField::DrainTimeout

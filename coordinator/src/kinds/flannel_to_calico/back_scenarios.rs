@@ -209,7 +209,7 @@ async fn abort_rolls_back_started_nodes_and_keeps_finished_ones() {
 async fn a_named_node_is_rolled_back_kept_and_migrated_again_on_request() {
     let api = in_place();
     run_until(&api, "Mixed").await.unwrap();
-    ask(&api, &json!({ "rollbackNodes": ["a"] }));
+    ask(&api, &json!({ "flannelToCalico": { "rollbackNodes": ["a"] } }));
     passes(&api, 30).await;
     let node = |name: &str| api.get(&node_migration(name)).unwrap();
     assert_eq!(node("a")["status"]["flannelToCalico"]["phase"], "Flannel");
@@ -220,7 +220,7 @@ async fn a_named_node_is_rolled_back_kept_and_migrated_again_on_request() {
         status["message"].as_str().unwrap().contains("rollbackNodes: a"),
         "{status}"
     );
-    ask(&api, &json!({ "rollbackNodes": null }));
+    ask(&api, &json!({ "flannelToCalico": { "rollbackNodes": null } }));
     run_until(&api, "Mixed").await.unwrap();
     assert_eq!(node("a")["status"]["flannelToCalico"]["phase"], "Mixed");
 }

@@ -122,9 +122,8 @@ impl Kind for FlannelToCalico {
 
     fn uses(&self, field: SpecField) -> bool {
         match field {
-            SpecField::RollbackServices | SpecField::SoakGate => false,
-            SpecField::RollbackNodes
-            | SpecField::MaxUnavailable
+            SpecField::SoakGate => false,
+            SpecField::MaxUnavailable
             | SpecField::CanaryNodes
             | SpecField::CanarySoak
             | SpecField::Interval

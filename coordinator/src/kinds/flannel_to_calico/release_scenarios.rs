@@ -509,7 +509,7 @@ async fn a_node_that_turns_around_keeps_its_time_limit() {
     let api = drained();
     run_until(&api, "Rolling").await.unwrap();
     passes_of_one(&api, 60, || spec(&api, "a")["step"]["name"] == "DrainDaemonSets").await;
-    assert!(!spec(&api, "a")["step"]["patience"].is_null());
+    assert!(!spec(&api, "a")["step"]["timeLimit"].is_null());
     api.take_changes();
     ask(&api, &json!({ "desired": "Rollback" }));
     passes_of_one(&api, 10, || spec(&api, "a")["rollingBack"] == true).await;
@@ -522,7 +522,7 @@ async fn a_node_that_turns_around_keeps_its_time_limit() {
     assert!(!turned.is_empty());
     for step in turned {
         assert_ne!(
-            step.get("patience"),
+            step.get("timeLimit"),
             Some(&Value::Null),
             "the limit is missing: {step}"
         );

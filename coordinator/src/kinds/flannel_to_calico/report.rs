@@ -48,7 +48,7 @@ pub fn record(
     step.halted = halted;
     // After the clock was set back, the time of the stage restarts instead of waiting for the clock to catch up.
     step.since = step.since.min(now);
-    step.patience = stage.time_limit_seconds(policy).map(|seconds| TimeLimit {
+    step.time_limit = stage.time_limit_seconds(policy).map(|seconds| TimeLimit {
         seconds,
         from: policy.resumed_at.unwrap_or(step.since).max(step.since),
     });

@@ -104,7 +104,7 @@ pub async fn advance(
         .await?;
     unprepared.extend(blocked);
     waits.extend(rollback::fallen(&snapshot, &nodes).map(|(node, held)| (node.to_owned(), held)));
-    let stop = stop::stop(crate::drift::stop(migration, status), status, lossy);
+    let stop = stop::stop(drift_stop(migration, status), status, lossy);
     let rules = stop::held(rules(migration), status, &nodes, &watched, stop.as_ref());
     let admission = rollout::admit(&nodes, &rules, now);
     // Nodes that lost their record halfway are in progress already: no rule delays them.
@@ -201,6 +201,12 @@ fn loses_calicos_address(object: &NodeMigration, node: Option<&Node>) -> bool {
     object.spec.rolling_back && !on_flannel
 }
 
+/// Why drift stops the rollout.
+fn drift_stop(migration: &Migration, status: &MigrationStatus) -> Option<String> {
+    let rolls_nodes_back = !rollback::rollback_nodes(migration).is_empty();
+    crate::drift::stop(migration, status, rolls_nodes_back)
+}
+
 /// Result of the check for changes by other writers.
 enum Kept {
     /// A new change by another writer: the status has to report it before any other action.
@@ -230,7 +236,7 @@ async fn keep_written(
     let found = drift::observe(context, cache, memory, migration, settings, snapshot, status).await?;
     let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
     if crate::drift::announce(context, migration, &what, status).await {
-        if let Some(stop) = stop::stop(crate::drift::stop(migration, status), status, false) {
+        if let Some(stop) = stop::stop(drift_stop(migration, status), status, false) {
             stop::halt(status, &stop);
         }
         return Ok(Kept::Announced);
@@ -275,7 +281,7 @@ fn policy(migration: &Migration, strategy: Strategy, clock: &Clock, now: Timesta
 
 /// Whether a node that is named for a rollback is not back yet.
 pub fn is_rollback_requested(cache: &Cache, migration: &Migration) -> bool {
-    let names = &migration.spec.rollback_nodes;
+    let names = rollback::rollback_nodes(migration);
     cache.node_migrations.state().iter().any(|object| {
         let spec = &object.spec;
         spec.migration == migration.name_any()

@@ -138,12 +138,9 @@ impl Kind for PodCidr {
             | SpecField::OnBlocked
             | SpecField::EmptyDirData
             | SpecField::Force => true,
-            SpecField::RollbackNodes
-            | SpecField::RollbackServices
-            | SpecField::CanaryNodes
-            | SpecField::Interval
-            | SpecField::DrainTimeout
-            | SpecField::SoakGate => false,
+            SpecField::CanaryNodes | SpecField::Interval | SpecField::DrainTimeout | SpecField::SoakGate => {
+                false
+            }
         }
     }
 

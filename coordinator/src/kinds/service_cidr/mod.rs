@@ -161,14 +161,12 @@ impl Kind for ServiceCidr {
 
     fn uses(&self, field: SpecField) -> bool {
         match field {
-            SpecField::RollbackServices
-            | SpecField::GracePeriod
+            SpecField::GracePeriod
             | SpecField::OnBlocked
             | SpecField::EmptyDirData
             | SpecField::Force
             | SpecField::SoakGate => true,
-            SpecField::RollbackNodes
-            | SpecField::MaxUnavailable
+            SpecField::MaxUnavailable
             | SpecField::CanaryNodes
             | SpecField::CanarySoak
             | SpecField::Interval

@@ -211,13 +211,13 @@ impl Pass<'_> {
         if self.goal == Side::Old || self.is_closed(known) {
             return BTreeSet::new();
         }
-        self.migration.spec.rollback_services.iter().cloned().collect()
+        self.kind.rollback_services.iter().cloned().collect()
     }
 
     /// The wait for Services that cannot be rolled back alone: too late, or not part of the migration.
     fn not_rolled_back_alone(&self, known: &ServiceCidrStatus) -> Option<Wait> {
         let (held, book) = (self.services_rolled_back_alone(known), &self.assigned.book);
-        let asked = self.migration.spec.rollback_services.iter();
+        let asked = self.kind.rollback_services.iter();
         let missed: Vec<&str> = asked
             .filter(|name| !held.contains(*name) || !book.contains_key(*name))
             .map(String::as_str)
@@ -225,8 +225,8 @@ impl Pass<'_> {
         (self.goal == Side::New && !missed.is_empty()).then(|| Wait {
             reason: WaitReason::Paused,
             message: format!(
-                "spec.rollbackServices has Services that cannot roll back alone: {}. Either no such Service changes its address, \
-                 or the old range allocates no address any more. Run `kubectl replumb resume` to continue with all Services, or \
+                "spec.serviceCidr.rollbackServices has Services that cannot roll back alone: {}. Either no such Service changes \
+                 its address, or the old range allocates no address any more. Run `kubectl replumb resume` to continue with all Services, or \
                  `kubectl replumb rollback --all` to roll all back",
                 names(&missed)
             ),

@@ -22,17 +22,18 @@ pub struct Orders {
     pub goal: Goal,
     /// `settings` is what the agent needs to know about both networks.
     pub settings: HostSettings,
-    /// `patience` is the time limit of the step. Unset if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub patience: Option<TimeLimit>,
+    /// `timeLimit` is the time limit of the step. Unset if there is none.
+    // An earlier version wrote `patience` into the journal.
+    #[serde(default, alias = "patience", skip_serializing_if = "Option::is_none")]
+    pub time_limit: Option<TimeLimit>,
 }
 
 impl Orders {
     /// The time that the host may stay between the two networks.
-    pub fn patience(&self) -> Option<Duration> {
-        self.patience
+    pub fn time_limit(&self) -> Option<Duration> {
+        self.time_limit
             .as_ref()
-            .map(|patience| Duration::from_secs(u64::from(patience.seconds)))
+            .map(|limit| Duration::from_secs(u64::from(limit.seconds)))
     }
 }
 
@@ -81,13 +82,13 @@ pub(super) fn calico_has_written(facts: &HostFacts) -> bool {
 pub fn remaining_time(
     service: PodNetworkService,
     goal: Goal,
-    patience: Option<Duration>,
+    time_limit: Option<Duration>,
     quiet: Duration,
 ) -> Option<Duration> {
     (service == PodNetworkService::Neither && goal.is_forward())
-        .then_some(patience)
+        .then_some(time_limit)
         .flatten()
-        .map(|patience| patience.saturating_sub(quiet))
+        .map(|limit| limit.saturating_sub(quiet))
 }
 
 #[cfg(test)]
@@ -115,11 +116,11 @@ mod tests {
     fn the_time_limit_applies_only_between_the_networks(
         #[case] service: PodNetworkService,
         #[case] goal: Goal,
-        #[case] patience: Option<Duration>,
+        #[case] time_limit: Option<Duration>,
         #[case] quiet: u64,
         #[case] remaining: Option<u64>,
     ) {
-        let found = remaining_time(service, goal, patience, Duration::from_secs(quiet));
+        let found = remaining_time(service, goal, time_limit, Duration::from_secs(quiet));
         assert_eq!(found, remaining.map(Duration::from_secs));
     }
 }

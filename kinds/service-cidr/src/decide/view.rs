@@ -35,7 +35,7 @@ pub struct ServiceView {
     pub has_target_address: bool,
     /// Whether it has no address now, because a process was killed in the middle of the change.
     pub has_no_address: bool,
-    /// Whether it is in `spec.rollbackServices`: it goes back to its source address, and stays there.
+    /// Whether it is in `spec.serviceCidr.rollbackServices`: it goes back to its source address, and stays there.
     pub is_rolled_back: bool,
     /// Whether it has been in progress for so long, or its writes are refused, that another Service may use its slot.
     pub is_slow: bool,

@@ -63,7 +63,7 @@ impl Worker {
                 .map(|settings| Orders {
                     goal: spec.flannel_to_calico.or_empty().goal,
                     settings,
-                    patience: spec.step.as_ref().and_then(|step| step.patience.clone()),
+                    time_limit: spec.step.as_ref().and_then(|step| step.time_limit.clone()),
                 }),
             None => self.journal.as_ref().and_then(Journal::orders).cloned(),
         }
@@ -98,12 +98,12 @@ impl Worker {
         };
         let now = Timestamp::now();
         if spec.is_some() {
-            self.quiet.set_patience(orders.patience.as_ref());
+            self.quiet.set_time_limit(orders.time_limit.as_ref());
         }
         let quiet = self.quiet.elapsed();
         // A spec that arrived during the observation is handled first.
         let is_news = goals.has_changed().unwrap_or(true);
-        let expired = !is_news && self.remaining_patience(orders, at) == Some(Duration::ZERO);
+        let expired = !is_news && self.remaining_time(orders, at) == Some(Duration::ZERO);
         let Some(journal) = &mut self.journal else {
             // The earlier changes of the host are unknown: a rollback would be incomplete.
             if orders.goal == Goal::Flannel {
@@ -157,7 +157,7 @@ impl Worker {
         })
     }
 
-    pub(super) fn remaining_patience(&self, orders: &Orders, at: Position) -> Option<Duration> {
-        host::remaining_time(at.service, orders.goal, orders.patience(), self.quiet.elapsed())
+    pub(super) fn remaining_time(&self, orders: &Orders, at: Position) -> Option<Duration> {
+        host::remaining_time(at.service, orders.goal, orders.time_limit(), self.quiet.elapsed())
     }
 }

@@ -56,7 +56,7 @@ impl Worker {
             failure: outcome.failure,
             falls_back_in: orders
                 .filter(|_| fell_back.is_none())
-                .and_then(|orders| self.remaining_patience(orders, at)),
+                .and_then(|orders| self.remaining_time(orders, at)),
             kinds: report_of(of_host),
             ..Report::default()
         }

@@ -29,14 +29,20 @@ use crate::steps::{finish_stage, step_now};
 use crate::summary::WaitReport;
 use crate::write::{WriteError, describe};
 
+/// The names of nodes in `rollbackNodes`.
+pub(super) fn rollback_nodes(migration: &Migration) -> &[String] {
+    let kind = migration.spec.flannel_to_calico.as_ref();
+    kind.map_or(&[], |kind| kind.rollback_nodes.as_slice())
+}
+
 /// The nodes to roll back, from the Migration's spec; `None` if there are none.
 pub(super) fn wanted(migration: &Migration) -> Option<Back> {
-    let spec = &migration.spec;
-    match spec.desired {
+    match migration.spec.desired {
         Desired::Rollback => Some(Back::All),
         Desired::Abort => Some(Back::InProgress),
         Desired::Plan | Desired::Run | Desired::Pause => {
-            (!spec.rollback_nodes.is_empty()).then(|| Back::Named(spec.rollback_nodes.clone()))
+            let names = rollback_nodes(migration);
+            (!names.is_empty()).then(|| Back::Named(names.to_vec()))
         }
     }
 }
@@ -191,7 +197,7 @@ async fn turn(
     let mut stage = step_now(Stage::StopCalico.as_str(), now);
     if let Some(step) = spec.step.take() {
         // The agent uses the old limit until the next write: without it the host would wait without end.
-        stage.patience.clone_from(&step.patience);
+        stage.time_limit.clone_from(&step.time_limit);
         finish_stage(context, &mut spec, step, now);
     }
     spec.flannel_to_calico.get_or_insert_default().automatic_rollback = fell_back;

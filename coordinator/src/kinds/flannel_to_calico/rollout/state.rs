@@ -30,7 +30,7 @@ pub(super) fn states<'order>(
             let object = snapshot.node_migrations.get(name)?;
             let node = snapshot.nodes.get(name)?;
             let spec = &object.spec;
-            let kept = migration.spec.rollback_nodes.contains(name);
+            let kept = rollback::rollback_nodes(migration).contains(name);
             let fallen = rollback::has_fallen_back(spec, migration);
             let on_old = is_on_flannel(node);
             let has_our_cordon = cordon::is_by(node, &migration.name_any());
