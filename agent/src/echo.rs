@@ -213,5 +213,4 @@ pub(crate) fn free_port() -> u16 {
 }
 
 #[cfg(test)]
-#[path = "echo_tests.rs"]
 mod tests;

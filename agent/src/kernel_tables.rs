@@ -61,5 +61,4 @@ fn name(tables: &Tables, index: u32) -> String {
 }
 
 #[cfg(test)]
-#[path = "kernel_tables_tests.rs"]
 mod tests;

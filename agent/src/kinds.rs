@@ -355,5 +355,4 @@ fn contradiction() -> Report {
 }
 
 #[cfg(test)]
-#[path = "kinds_tests.rs"]
 mod tests;

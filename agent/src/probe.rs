@@ -262,5 +262,4 @@ async fn timed<T>(talk: impl Future<Output = std::io::Result<T>>) -> Result<T, S
 }
 
 #[cfg(test)]
-#[path = "probe_tests.rs"]
 mod tests;

@@ -183,5 +183,4 @@ pub async fn write(
 }
 
 #[cfg(test)]
-#[path = "status_tests.rs"]
 mod tests;

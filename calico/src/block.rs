@@ -251,5 +251,4 @@ pub fn node_of(affinity: &str) -> Option<&str> {
 }
 
 #[cfg(test)]
-#[path = "block_tests.rs"]
 mod tests;

@@ -285,5 +285,4 @@ pub enum ReadyV3 {
 }
 
 #[cfg(test)]
-#[path = "etcd_tests.rs"]
 mod tests;

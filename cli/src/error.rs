@@ -308,5 +308,4 @@ fn listed(existing: &[(String, String)]) -> String {
 }
 
 #[cfg(test)]
-#[path = "error_tests.rs"]
 mod tests;

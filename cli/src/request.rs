@@ -276,5 +276,4 @@ fn compare(there: &Value, asked: &Value, path: &str, found: &mut Vec<String>) {
 }
 
 #[cfg(test)]
-#[path = "request_tests.rs"]
 mod tests;

@@ -247,5 +247,4 @@ async fn current_holder(pods: &Api<Pod>, pod: &PodName, message: &str) -> Outcom
 }
 
 #[cfg(test)]
-#[path = "evict_tests.rs"]
 mod tests;

@@ -305,5 +305,4 @@ impl<'de> Visitor<'de> for Bounded {
 }
 
 #[cfg(test)]
-#[path = "lenient_tests.rs"]
 mod tests;

@@ -302,5 +302,4 @@ fn pause(object: &str, failures: u32) -> SignedDuration {
 }
 
 #[cfg(test)]
-#[path = "obstacles_tests.rs"]
 mod tests;

@@ -331,9 +331,4 @@ async fn write_node_plans<K: Kind>(
 }
 
 #[cfg(test)]
-#[path = "planning_tests.rs"]
 mod tests;
-
-#[cfg(test)]
-#[path = "sizes_tests.rs"]
-mod sizes_tests;

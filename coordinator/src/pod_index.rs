@@ -328,5 +328,4 @@ impl PodStore {
 }
 
 #[cfg(test)]
-#[path = "pod_index_tests.rs"]
 mod tests;

@@ -303,5 +303,4 @@ impl Stored for DeserializeGuard<Migration> {
 }
 
 #[cfg(test)]
-#[path = "store_tests.rs"]
 mod tests;

@@ -198,5 +198,4 @@ impl WorkloadStore {
 }
 
 #[cfg(test)]
-#[path = "workload_store_tests.rs"]
 mod tests;

@@ -335,5 +335,4 @@ fn change<S: Serialize>(old: Option<&S>, new: &S) -> Option<Value> {
 }
 
 #[cfg(test)]
-#[path = "write_tests.rs"]
 mod tests;

@@ -223,5 +223,4 @@ fn flag(value: Option<&Value>, key: &str) -> Result<(), String> {
 }
 
 #[cfg(test)]
-#[path = "cni_tests.rs"]
 mod tests;

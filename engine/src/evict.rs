@@ -323,5 +323,4 @@ fn held_by_budgets(place: &str, pods: &[&Pod], budgets: &[Budget]) -> Vec<String
 }
 
 #[cfg(test)]
-#[path = "evict_tests.rs"]
 mod tests;

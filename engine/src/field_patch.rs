@@ -226,5 +226,4 @@ fn without_nulls(value: &Value) -> Value {
 }
 
 #[cfg(test)]
-#[path = "field_patch_tests.rs"]
 mod tests;

@@ -364,5 +364,4 @@ fn refused(message: String) -> Wait {
 }
 
 #[cfg(test)]
-#[path = "moves_tests.rs"]
 mod tests;

@@ -346,5 +346,4 @@ fn canary(nodes: &[RolloutNode<'_>], rules: &Rules) -> (bool, Option<Timestamp>)
 }
 
 #[cfg(test)]
-#[path = "rollout_tests.rs"]
 mod tests;

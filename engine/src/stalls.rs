@@ -162,5 +162,4 @@ pub fn mark(health: &mut BTreeMap<Workload, Health>, stalled: &BTreeMap<Workload
 }
 
 #[cfg(test)]
-#[path = "stalls_tests.rs"]
 mod tests;

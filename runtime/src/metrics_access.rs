@@ -329,5 +329,4 @@ fn shrink<K: Clone + Ord, V, Order: Ord>(kept: &mut BTreeMap<K, V>, order: impl 
 }
 
 #[cfg(test)]
-#[path = "metrics_access_tests.rs"]
 mod tests;

@@ -219,5 +219,4 @@ pub fn sync_folder(folder: &Path) -> Result<(), FileError> {
 }
 
 #[cfg(test)]
-#[path = "files_tests.rs"]
 mod tests;

@@ -267,5 +267,4 @@ fn network(process: &Path) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "processes_tests.rs"]
 mod tests;

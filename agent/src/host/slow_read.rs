@@ -184,7 +184,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::host::clock_tests::assert_takes_less;
+    use crate::host::fixture::assert_takes_less;
 
     #[tokio::test]
     async fn an_answer_is_reused_for_the_same_question_only() {

@@ -290,5 +290,4 @@ fn unanswered(own: &Counts) -> BTreeSet<SocketAddr> {
 }
 
 #[cfg(test)]
-#[path = "hub_tests.rs"]
 mod tests;

@@ -193,5 +193,4 @@ fn object(layout: Layout, entry: &Entry) -> DynamicObject {
 }
 
 #[cfg(test)]
-#[path = "etcd_tests.rs"]
 mod tests;

@@ -351,5 +351,4 @@ fn deleted_at(metadata: &ObjectMeta) -> Option<jiff::Timestamp> {
 }
 
 #[cfg(test)]
-#[path = "pods_tests.rs"]
 mod tests;

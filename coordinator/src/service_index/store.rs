@@ -285,5 +285,4 @@ impl ServiceStore {
 }
 
 #[cfg(test)]
-#[path = "store_tests.rs"]
 mod tests;

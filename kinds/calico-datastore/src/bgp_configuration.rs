@@ -87,5 +87,4 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
 }
 
 #[cfg(test)]
-#[path = "bgp_configuration_tests.rs"]
 mod tests;

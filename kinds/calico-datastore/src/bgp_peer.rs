@@ -159,5 +159,4 @@ fn peer_of(host: Option<&str>, peer: &Peer) -> Result<Resource, Cause> {
 }
 
 #[cfg(test)]
-#[path = "bgp_peer_tests.rs"]
 mod tests;

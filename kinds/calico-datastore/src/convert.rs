@@ -52,5 +52,4 @@ pub fn convert(tree: &Tree) -> Conversion {
 }
 
 #[cfg(test)]
-#[path = "convert_tests.rs"]
 mod tests;

@@ -172,5 +172,4 @@ impl<T: Decode> Decode for BTreeMap<String, T> {
 }
 
 #[cfg(test)]
-#[path = "decode_tests.rs"]
 mod tests;

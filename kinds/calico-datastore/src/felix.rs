@@ -268,5 +268,4 @@ fn failsafe(text: &str) -> Option<Value> {
 }
 
 #[cfg(test)]
-#[path = "felix_tests.rs"]
 mod tests;

@@ -93,5 +93,4 @@ fn converted(key: &V2Key, host: &str, name: &str, endpoint: Endpoint) -> Result<
 }
 
 #[cfg(test)]
-#[path = "host_endpoint_tests.rs"]
 mod tests;

@@ -94,5 +94,4 @@ fn converted(key: &V2Key, own: &Network, pool: &Pool) -> Result<Resource, Cause>
 }
 
 #[cfg(test)]
-#[path = "ip_pool_tests.rs"]
 mod tests;

@@ -280,5 +280,4 @@ impl Writer<'_> {
 }
 
 #[cfg(test)]
-#[path = "ipam_tests.rs"]
 mod tests;

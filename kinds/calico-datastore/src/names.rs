@@ -115,5 +115,4 @@ fn qualified(original: &str, name: String) -> String {
 }
 
 #[cfg(test)]
-#[path = "names_tests.rs"]
 mod tests;

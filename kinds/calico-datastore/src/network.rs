@@ -193,5 +193,4 @@ fn without_end(address: IpAddr, length: u8) -> IpAddr {
 }
 
 #[cfg(test)]
-#[path = "network_tests.rs"]
 mod tests;

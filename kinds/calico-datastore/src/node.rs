@@ -242,5 +242,4 @@ fn note_ignored_settings(tree: &Tree, hosts: &BTreeSet<&str>, conversion: &mut C
 }
 
 #[cfg(test)]
-#[path = "node_tests.rs"]
 mod tests;

@@ -146,5 +146,4 @@ fn types(policy: &Policy) -> Result<Vec<&'static str>, Cause> {
 }
 
 #[cfg(test)]
-#[path = "policy_tests.rs"]
 mod tests;

@@ -144,5 +144,4 @@ fn converted(key: &V2Key, name: &str, profile: Profile) -> Result<Resource, Caus
 }
 
 #[cfg(test)]
-#[path = "profile_tests.rs"]
 mod tests;

@@ -172,5 +172,4 @@ impl Decode for Port {
 }
 
 #[cfg(test)]
-#[path = "protocol_tests.rs"]
 mod tests;

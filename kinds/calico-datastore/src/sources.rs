@@ -275,5 +275,4 @@ pub fn warnings<'sources>(
 }
 
 #[cfg(test)]
-#[path = "sources_tests.rs"]
 mod tests;

@@ -139,5 +139,4 @@ fn captures<'path>(path: &'path str, pattern: &str) -> Option<Vec<&'path str>> {
 }
 
 #[cfg(test)]
-#[path = "v2_tests.rs"]
 mod tests;

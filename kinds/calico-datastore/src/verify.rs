@@ -109,5 +109,4 @@ fn address(block: &str, place: usize) -> String {
 }
 
 #[cfg(test)]
-#[path = "verify_tests.rs"]
 mod tests;

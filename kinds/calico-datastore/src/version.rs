@@ -134,5 +134,4 @@ fn is_identifier(text: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "version_tests.rs"]
 mod tests;

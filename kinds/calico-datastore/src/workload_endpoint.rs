@@ -208,5 +208,4 @@ fn name(spec: &Spec) -> Result<String, Cause> {
 }
 
 #[cfg(test)]
-#[path = "workload_endpoint_tests.rs"]
 mod tests;

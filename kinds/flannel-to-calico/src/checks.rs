@@ -108,5 +108,4 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
 }
 
 #[cfg(test)]
-#[path = "checks_tests.rs"]
 mod tests;

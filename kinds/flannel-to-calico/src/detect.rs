@@ -366,5 +366,4 @@ impl Gathered {
 }
 
 #[cfg(test)]
-#[path = "detect_tests.rs"]
 mod tests;

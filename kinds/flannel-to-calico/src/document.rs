@@ -374,5 +374,4 @@ fn flannel_daemon_set(settings: &Settings) -> String {
 }
 
 #[cfg(test)]
-#[path = "document_tests.rs"]
 mod tests;

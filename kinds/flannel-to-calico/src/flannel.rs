@@ -254,5 +254,4 @@ const NEEDED_NETWORK: &str = "one IPv4 network such as 10.244.0.0/16";
 const NEEDED_IPV6_NETWORK: &str = "one IPv6 network such as fd00:10:244::/56";
 
 #[cfg(test)]
-#[path = "flannel_tests.rs"]
 mod tests;

@@ -334,5 +334,4 @@ fn attach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
 }
 
 #[cfg(test)]
-#[path = "host_tests.rs"]
 mod tests;

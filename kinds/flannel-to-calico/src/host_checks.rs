@@ -373,5 +373,4 @@ fn remaining(subject: Subject<'_>) -> Check {
 }
 
 #[cfg(test)]
-#[path = "host_checks_tests.rs"]
 mod tests;

@@ -195,5 +195,4 @@ pub fn block_affinity_change(spec: &Value, state: ClaimState) -> Option<Value> {
 }
 
 #[cfg(test)]
-#[path = "objects_tests.rs"]
 mod tests;

@@ -1,5 +1,9 @@
 //! Parts of the walks of a node: the label of the Node and the coordinator's record of it.
 
+mod in_place;
+mod node;
+mod rollback;
+
 use super::node::{NetworkLabel, drift};
 
 /// Whether another client writes the label of the Node.

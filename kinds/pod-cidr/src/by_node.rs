@@ -212,5 +212,4 @@ fn wait(reason: WaitReason, message: String) -> Next {
 }
 
 #[cfg(test)]
-#[path = "by_node_tests.rs"]
 mod tests;

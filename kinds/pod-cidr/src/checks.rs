@@ -179,5 +179,4 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
 pub(crate) mod fixture;
 
 #[cfg(test)]
-#[path = "checks_tests.rs"]
 mod tests;

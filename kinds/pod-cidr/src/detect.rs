@@ -183,5 +183,4 @@ fn describe(pool: &Pool) -> String {
 }
 
 #[cfg(test)]
-#[path = "detect_tests.rs"]
 mod tests;

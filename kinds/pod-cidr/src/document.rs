@@ -369,5 +369,4 @@ fn envelope(one: &IpNet, other: &IpNet) -> Option<IpNet> {
 }
 
 #[cfg(test)]
-#[path = "document_tests.rs"]
 mod tests;

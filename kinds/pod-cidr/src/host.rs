@@ -255,5 +255,4 @@ pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
 }
 
 #[cfg(test)]
-#[path = "host_tests.rs"]
 mod tests;

@@ -269,5 +269,4 @@ pub fn selector_of(old: &Value) -> String {
     node_selector(old).to_owned()
 }
 #[cfg(test)]
-#[path = "pools_tests.rs"]
 mod tests;

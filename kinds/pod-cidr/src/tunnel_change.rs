@@ -305,5 +305,4 @@ fn round(nodes: &[NodeTunnels<'_>]) -> Option<u32> {
     (!names.is_empty()).then(|| u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]))
 }
 #[cfg(test)]
-#[path = "tunnel_change_tests.rs"]
 mod tests;

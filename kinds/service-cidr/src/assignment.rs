@@ -226,5 +226,4 @@ pub fn spare(
 }
 
 #[cfg(test)]
-#[path = "assignment_tests.rs"]
 mod tests;

@@ -144,5 +144,4 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
 #[cfg(test)]
 pub(crate) mod fixture;
 #[cfg(test)]
-#[path = "checks_tests.rs"]
 mod tests;

@@ -293,5 +293,4 @@ fn complete(_view: &View<'_>) -> Next {
 }
 
 #[cfg(test)]
-#[path = "decide_tests.rs"]
 mod tests;

@@ -175,5 +175,4 @@ fn no_domain(facts: &ClusterFacts) -> Check {
 }
 
 #[cfg(test)]
-#[path = "detect_tests.rs"]
 mod tests;

@@ -246,5 +246,4 @@ fn for_tenants(changes: &[Change], old: &str) -> Action {
 }
 
 #[cfg(test)]
-#[path = "document_tests.rs"]
 mod tests;

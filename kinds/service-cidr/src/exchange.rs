@@ -345,5 +345,4 @@ fn own(view: &View, side: Side) -> Decision<Step> {
 }
 
 #[cfg(test)]
-#[path = "swap_tests.rs"]
 mod tests;

@@ -371,5 +371,4 @@ impl Display for Connection {
     }
 }
 #[cfg(test)]
-#[path = "host_tests.rs"]
 mod tests;

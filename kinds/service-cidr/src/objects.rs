@@ -355,5 +355,4 @@ fn unmarked() -> Value {
 }
 
 #[cfg(test)]
-#[path = "objects_tests.rs"]
 mod tests;

@@ -270,5 +270,4 @@ fn native_table(object: &FirewallObject) -> Result<(&'static str, &'static str),
 }
 
 #[cfg(test)]
-#[path = "flannel_tests.rs"]
 mod tests;

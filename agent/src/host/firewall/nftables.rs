@@ -107,5 +107,4 @@ impl Nftables {
 }
 
 #[cfg(test)]
-#[path = "nftables_tests.rs"]
 mod tests;

@@ -199,7 +199,7 @@ mod tests {
     use std::sync::mpsc::Sender;
 
     use super::*;
-    use crate::host::clock_tests::assert_takes_less;
+    use crate::host::fixture::assert_takes_less;
 
     type Gate = Arc<Mutex<mpsc::Receiver<()>>>;
 

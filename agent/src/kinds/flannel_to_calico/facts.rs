@@ -355,5 +355,4 @@ fn addresses(snapshot: &Snapshot, link: &Link) -> Vec<IpNet> {
 }
 
 #[cfg(test)]
-#[path = "facts_tests.rs"]
 mod tests;

@@ -349,5 +349,4 @@ fn lock(path: &Path) -> Result<Flock<File>, JournalError> {
 }
 
 #[cfg(test)]
-#[path = "journal_tests.rs"]
 mod tests;

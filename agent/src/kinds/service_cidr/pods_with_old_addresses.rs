@@ -259,5 +259,4 @@ impl Tally {
 }
 
 #[cfg(test)]
-#[path = "pods_with_old_addresses_tests.rs"]
 mod tests;

@@ -181,5 +181,4 @@ fn read(path: &Path) -> std::io::Result<String> {
 }
 
 #[cfg(test)]
-#[path = "generate_tests.rs"]
 mod tests;

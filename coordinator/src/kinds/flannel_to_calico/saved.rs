@@ -304,5 +304,4 @@ pub fn annotations_change(
 }
 
 #[cfg(test)]
-#[path = "saved_tests.rs"]
 mod tests;

@@ -1,6 +1,19 @@
 //! A whole migration of two nodes against a fake API server, with agents and kubelets that answer like real ones:
 //! the order of every write, and the same end after a crash of the coordinator or the API server at any write.
 
+mod back;
+mod clock;
+mod drift;
+mod foreign_object;
+mod in_place;
+mod ipv6;
+mod leftover;
+mod matrix;
+mod release;
+mod requests;
+mod size;
+mod traffic;
+
 use std::collections::BTreeMap;
 
 use api::migration::FlannelToCalicoStatus;
@@ -9,7 +22,7 @@ use engine::sourced::{Source, Sourced};
 use flannel_to_calico::settings::Settings;
 use serde_json::{Value, json};
 
-use super::{in_place_scenarios, saved, traffic_scenarios};
+use super::saved;
 use crate::fake_api::FakeApi;
 pub(super) use crate::fake_api::MIGRATION;
 use crate::memory::Memory;
@@ -198,7 +211,7 @@ pub(super) fn empty() -> FakeApi {
         .into(),
         ..MigrationStatus::default()
     };
-    // Tests of traffic pods enable them (traffic_scenarios).
+    // Tests of traffic pods enable them (scenarios::traffic).
     let spec = json!({ "flannelToCalico": {}, "desired": "Run", "gates": { "traffic": "Ignore" } });
     api.put_migration(&spec, &status);
     api.take_changes();
@@ -259,7 +272,7 @@ pub(super) fn world_moves(api: &FakeApi) {
         }
         agent_moves(api, name, &flannel_pod, &calico_pod);
     }
-    traffic_scenarios::pods_run(api);
+    traffic::pods_run(api);
     for probe in api.below("/api/v1/namespaces/replumb-system/pods") {
         if probe["metadata"]["labels"][names::COMPONENT_LABEL] == names::PROBE_COMPONENT {
             let name = probe["metadata"]["name"].as_str().unwrap();
@@ -304,11 +317,7 @@ fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
         ("Flannel", "Held" | "Detached" | "Calico") if api.get(flannel_pod).is_none() => "Held",
         ("Detached", "Calico") if api.get(calico_pod).is_some() => "Calico",
         ("Swapped", "Mixed") if api.get(calico_pod).is_some() => "Mixed",
-        ("Mixed", "Calico")
-            if !in_place_scenarios::lives(api, name) && !traffic_scenarios::lives_on_old(api, name) =>
-        {
-            "Calico"
-        }
+        ("Mixed", "Calico") if !in_place::lives(api, name) && !traffic::lives_on_old(api, name) => "Calico",
         (phase, _) => phase,
     };
     let probes: Vec<Value> = object["spec"]["probes"]
@@ -324,7 +333,7 @@ fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
         &json!({ "status": {
             "message": "as told",
             "probes": probes,
-            "traffic": traffic_scenarios::report(api, name, &object),
+            "traffic": traffic::report(api, name, &object),
             "flannelToCalico": {
                 "phase": next,
                 "goal": goal,
@@ -332,7 +341,7 @@ fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
             },
         } }),
     );
-    if let Some(facts) = in_place_scenarios::facts(api, name, next) {
+    if let Some(facts) = in_place::facts(api, name, next) {
         // A report replaces the previous one; an edit alone would merge them.
         api.edit(
             &path,

@@ -260,5 +260,4 @@ fn shown(value: &Value) -> String {
 }
 
 #[cfg(test)]
-#[path = "objects_tests.rs"]
 mod tests;

@@ -2,10 +2,16 @@
 //! as real ones would: the order of every write, the same end after a crash of the coordinator or the API server after any write,
 //! and the rollback from every stage.
 
+mod by_node;
+mod etcd;
+mod fixture;
+mod foreign_object;
+mod switch;
+
 use api::names;
 use serde_json::{Value, json};
 
-use super::world::{
+use self::fixture::{
     AFFINITIES, BLOCKS, CALICO, LAST_WORD, MIGRATION, NODE_NAMES, NODES, PODS, POOLS, RANGES,
     addresses_of_tunnel, calico_node, cluster, crash_after, end_of, run_until, turn, turn_remembering,
     turn_without_world, world_moves,

@@ -294,5 +294,4 @@ fn ports(service: &Value) -> Vec<ServicePort> {
 }
 
 #[cfg(test)]
-#[path = "knowledge_tests.rs"]
 mod tests;

@@ -368,8 +368,6 @@ fn without_own_upgrade(object: &mut Value) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "manifest_fixture.rs"]
 pub(super) mod fixture;
 #[cfg(test)]
-#[path = "manifest_tests.rs"]
 mod tests;

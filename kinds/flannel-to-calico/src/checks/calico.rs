@@ -304,5 +304,4 @@ fn conflist(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
 }
 
 #[cfg(test)]
-#[path = "calico_tests.rs"]
 mod tests;

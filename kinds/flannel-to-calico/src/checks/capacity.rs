@@ -268,5 +268,4 @@ fn minus(left: Amounts, right: Amounts) -> Amounts {
     std::array::from_fn(|kind| left[kind].saturating_sub(right[kind]))
 }
 #[cfg(test)]
-#[path = "capacity_tests.rs"]
 mod tests;

@@ -299,5 +299,4 @@ fn backend(
 }
 
 #[cfg(test)]
-#[path = "flannel_tests.rs"]
 mod tests;

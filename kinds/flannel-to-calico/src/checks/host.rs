@@ -312,5 +312,4 @@ fn bridge_netfilter(facts: &ClusterFacts) -> Vec<Check> {
 }
 
 #[cfg(test)]
-#[path = "host_tests.rs"]
 mod tests;

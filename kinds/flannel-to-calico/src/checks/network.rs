@@ -68,5 +68,4 @@ fn direct_routing(facts: &ClusterFacts, flannel: Option<&DaemonSet>) -> Vec<Chec
 }
 
 #[cfg(test)]
-#[path = "network_tests.rs"]
 mod tests;

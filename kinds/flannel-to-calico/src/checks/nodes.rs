@@ -365,5 +365,4 @@ fn why_not_schedulable(node: &Node) -> String {
 }
 
 #[cfg(test)]
-#[path = "nodes_tests.rs"]
 mod tests;

@@ -111,5 +111,4 @@ pub(super) fn grace_periods(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<C
 }
 
 #[cfg(test)]
-#[path = "pods_tests.rs"]
 mod tests;

@@ -165,5 +165,4 @@ fn is_of_old(pin: &Pin, text: &str, settings: &Settings, stay: &[IpNet]) -> bool
 }
 
 #[cfg(test)]
-#[path = "calico_tests.rs"]
 mod tests;

@@ -163,5 +163,4 @@ fn outside(facts: &ClusterFacts, ranges: &[IpNet], unsaid: OtherFamily) -> Vec<S
 }
 
 #[cfg(test)]
-#[path = "configuration_tests.rs"]
 mod tests;

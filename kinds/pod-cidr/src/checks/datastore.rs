@@ -154,5 +154,4 @@ fn release(version: &str) -> Option<(u32, u32)> {
 }
 
 #[cfg(test)]
-#[path = "datastore_tests.rs"]
 mod tests;

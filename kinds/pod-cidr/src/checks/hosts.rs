@@ -82,5 +82,4 @@ fn ipam(facts: &ClusterFacts) -> Vec<Check> {
 }
 
 #[cfg(test)]
-#[path = "hosts_tests.rs"]
 mod tests;

@@ -131,5 +131,4 @@ fn holders(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
 }
 
 #[cfg(test)]
-#[path = "pods_tests.rs"]
 mod tests;

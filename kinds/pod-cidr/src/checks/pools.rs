@@ -329,5 +329,4 @@ fn services_unknown(to: &IpNet, facts: &ClusterFacts, report: &mut Report) {
 }
 
 #[cfg(test)]
-#[path = "pools_tests.rs"]
 mod tests;

@@ -80,5 +80,4 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
 }
 
 #[cfg(test)]
-#[path = "room_tests.rs"]
 mod tests;

@@ -217,5 +217,4 @@ fn outside(leaving: &[&Resident<'_>], facts: &ClusterFacts) -> Vec<String> {
 }
 
 #[cfg(test)]
-#[path = "workloads_tests.rs"]
 mod tests;

@@ -289,5 +289,4 @@ fn has_image(node: &Node, image: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "manifest_objects_tests.rs"]
 mod tests;

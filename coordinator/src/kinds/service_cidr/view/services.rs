@@ -186,5 +186,4 @@ fn out_of_turn<'name>(sizes: impl Iterator<Item = (&'name str, usize)>, moment: 
 }
 
 #[cfg(test)]
-#[path = "services_tests.rs"]
 mod tests;

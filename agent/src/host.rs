@@ -1,0 +1,19 @@
+//! The host: kernel and files. All code that touches the machine is in this module.
+
+pub mod cnidir;
+pub mod cniplugin;
+pub mod files;
+pub mod firewall;
+#[cfg(test)]
+pub(crate) mod fixture;
+pub mod folders;
+pub mod netlink;
+pub mod nft;
+pub mod paths;
+pub mod processes;
+pub mod program;
+pub mod random;
+pub mod slow_read;
+pub mod snapshot;
+pub mod socket;
+pub mod sysctl;

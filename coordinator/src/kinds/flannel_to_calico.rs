@@ -1,0 +1,150 @@
+//! flannel VXLAN → Calico VXLAN: reads and writes of the cluster.
+//!
+//! `advance` makes a pass: `observe` reads, `view` has what the decision about a node depends on, `apply` writes, `report` reports
+//! a node. The crate `flannel_to_calico` decides. `rollout` repeats these steps for each node in progress.
+
+mod adopt;
+mod advance;
+mod apply;
+mod blocks;
+mod drift;
+mod node_objects;
+mod observe;
+mod report;
+mod rollout;
+mod saved;
+#[cfg(test)]
+mod scenarios;
+mod traffic;
+mod view;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::migration::{FlannelToCalico, FlannelToCalicoStatus};
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, MigrationStatus, NodeMigration};
+use engine::check::Check;
+use engine::document::Document;
+use engine::evict::Time;
+use engine::reason::Reason;
+use flannel_to_calico::checks::{self, CheckPolicy};
+use flannel_to_calico::detect::detect;
+use flannel_to_calico::document;
+use flannel_to_calico::facts::ClusterFacts;
+use flannel_to_calico::host::HostSettings;
+use flannel_to_calico::settings::Settings;
+
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::kind::Kind;
+use crate::limits;
+use crate::memory::Memory;
+use crate::staged::settings_gone;
+use crate::unused_fields::SpecField;
+use crate::write::WriteError;
+
+/// Number of nodes written at the same time.
+const NODES_AT_ONCE: usize = 8;
+
+impl Kind for FlannelToCalico {
+    type Facts = ClusterFacts;
+    type Settings = Settings;
+
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+        adopt::adopt(context, cache, migration).await
+    }
+
+    async fn observe(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        _memory: &mut Memory,
+        _migration: &Migration,
+        node_migrations: &[Arc<NodeMigration>],
+    ) -> Result<ClusterFacts, WriteError> {
+        Box::pin(observe::cluster(context, cache, node_migrations)).await
+    }
+
+    fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
+        facts
+            .nodes
+            .values()
+            .filter(|node| node.operating_system != "windows" && !facts.hosts.contains_key(&node.name))
+            .map(|node| node.name.clone())
+            .collect()
+    }
+
+    fn check(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
+        let settings = match detect(&self.options, facts) {
+            Ok(settings) => settings,
+            Err(checks) => return (None, checks),
+        };
+        let policy = CheckPolicy {
+            strategy: self.strategy,
+            legacy_pods: self.legacy_pods,
+            allow_single_node: self.allow_single_node,
+            permissions: limits::permissions(migration),
+            on_blocked: limits::on_blocked(migration),
+            time: Time {
+                limit: limits::drain_timeout(migration),
+                grace_period_seconds: migration.spec.drain.grace_period_seconds,
+            },
+            max_unavailable: limits::max_unavailable(migration),
+        };
+        let found = checks::check(&settings, facts, &policy);
+        (Some(settings), found)
+    }
+
+    fn uses(&self, field: SpecField) -> bool {
+        match field {
+            SpecField::SoakGate => false,
+            SpecField::MaxUnavailable
+            | SpecField::CanaryNodes
+            | SpecField::CanarySoak
+            | SpecField::Interval
+            | SpecField::DrainTimeout
+            | SpecField::GracePeriod
+            | SpecField::OnBlocked
+            | SpecField::EmptyDirData
+            | SpecField::Force => true,
+        }
+    }
+
+    fn document(&self, settings: &Settings, facts: &ClusterFacts, coordinator_node: &str) -> Document {
+        document::document(self.strategy, self.legacy_pods, settings, facts, coordinator_node)
+    }
+
+    fn write_orders(&self, settings: &Settings, spec: &mut NodeMigrationSpec) {
+        spec.flannel_to_calico.get_or_insert_default().host = Some(HostSettings::of(settings));
+    }
+
+    fn save_settings(&self, settings: Settings, status: &mut MigrationStatus) {
+        status.flannel_to_calico = Some(FlannelToCalicoStatus { settings });
+    }
+
+    async fn saved_state(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        migration: &Migration,
+        _facts: &Self::Facts,
+    ) -> Result<BTreeMap<String, String>, WriteError> {
+        saved::read(context, cache, migration).await
+    }
+
+    async fn advance(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        memory: &mut Memory,
+        migration: &Migration,
+        status: &mut MigrationStatus,
+    ) -> Result<Vec<Reason>, WriteError> {
+        let Some(FlannelToCalicoStatus { settings }) = status.flannel_to_calico.clone() else {
+            settings_gone(status, "status.flannelToCalico.settings", "");
+            return Ok(Vec::new());
+        };
+        advance::advance(context, cache, memory, migration, self, &settings, status).await
+    }
+}
