@@ -1,10 +1,10 @@
-//! The house: lengths of files, imports between siblings, words, and what a new kind touches (docs/adding-a-kind.md).
+//! The house: lengths and names of files, imports between siblings, words, and what a new kind touches (docs/adding-a-kind.md).
 
 #![expect(clippy::unwrap_used, reason = "a test says that it failed by a panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Crates of the product.
 const CRATES: [&str; 15] = [
@@ -40,12 +40,16 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Whether a file has only tests, or only what tests need.
+/// Packages beside the product.
+const OTHERS: [&str; 4] = ["tests", "tests/standin", "tests/traffic", "tests/explore"];
+
+/// Names of files and folders that have only tests, or only what tests need (tests/README.md).
+const OF_TESTS: [&str; 4] = ["tests", "scenarios", "walk", "fixture"];
+
+/// Whether a file or a folder has only tests, or only what tests need.
 fn is_test(name: &str) -> bool {
-    let ends = ["_tests", "_scenarios", "_walk", "_fixture"];
-    let names = ["tests", "scenarios", "walk", "fixture", "world"];
     let name = name.trim_end_matches(".rs");
-    ends.iter().any(|end| name.ends_with(end)) || names.contains(&name) || name.starts_with("fake_")
+    OF_TESTS.contains(&name) || name.starts_with("fake_")
 }
 
 /// The Rust files below a folder: path and text, without tests.
@@ -56,9 +60,12 @@ fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
         for entry in fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if is_test(&name) {
+                continue;
+            }
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|end| end == "rs") && !is_test(&name) {
+            } else if path.extension().is_some_and(|end| end == "rs") {
                 let text = fs::read_to_string(&path).unwrap();
                 found.push((path, without_tests(&text).to_owned()));
             }
@@ -70,9 +77,43 @@ fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
 
 /// The text before the module with the tests.
 fn without_tests(text: &str) -> &str {
-    let starts = ["\n#[cfg(test)]\nmod ", "\n#[cfg(test)]\n#[path"];
-    let end = starts.iter().filter_map(|start| text.find(start)).min();
-    end.map_or(text, |end| &text[..end])
+    text.find("\n#[cfg(test)]\nmod tests")
+        .map_or(text, |end| &text[..end])
+}
+
+/// All Rust files below a folder, with their path in it.
+fn all_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn files_have_the_names_of_the_convention() {
+    let mut odd = Vec::new();
+    for name in CRATES.iter().chain(&OTHERS) {
+        for path in all_files(&root().join(name).join("src")) {
+            let stem = path.file_stem().unwrap().to_string_lossy();
+            let ends = OF_TESTS.iter().any(|name| stem.ends_with(&format!("_{name}")));
+            if stem == "mod" || ends {
+                odd.push(format!("{}: another name", path.display()));
+            }
+            if fs::read_to_string(&path).unwrap().contains("\n#[path") {
+                odd.push(format!("{}: #[path]", path.display()));
+            }
+        }
+    }
+    assert!(odd.is_empty(), "see tests/README.md:\n{}", odd.join("\n"));
 }
 
 #[test]
@@ -99,7 +140,7 @@ fn modules(source: &Path) -> BTreeMap<Module, String> {
             .iter()
             .map(|part| part.to_string_lossy().into_owned())
             .collect();
-        if parts.last().is_some_and(|last| last == "mod") || parts == ["lib"] || parts == ["main"] {
+        if parts == ["lib"] || parts == ["main"] {
             parts.pop();
         }
         parts
@@ -337,7 +378,9 @@ fn lines_of_the_example() -> BTreeMap<String, usize> {
     };
     for name in CRATES.iter().filter(|name| **name != "kinds/example") {
         for (path, text) in sources(&root.join(name).join("src")) {
-            if !path.components().any(|part| part.as_os_str() == "example") {
+            let is_of_the_kind =
+                |part: Component<'_>| Path::new(&part).with_extension("").as_os_str() == "example";
+            if !path.components().any(is_of_the_kind) {
                 count(&path, &text);
             }
         }
