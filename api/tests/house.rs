@@ -362,6 +362,53 @@ fn texts_have_no_word_that_the_style_guide_replaces() {
     assert!(found.is_empty(), "see docs/style.md:\n{}", found.join("\n"));
 }
 
+/// Nouns that a count may precede.
+const COUNTED: [&str; 9] = [
+    "hosts",
+    "pods",
+    "nodes",
+    "Nodes",
+    "Services",
+    "addresses",
+    "blocks",
+    "files",
+    "routes",
+];
+
+/// Whether a placeholder stands before the noun at this place, as a count: not the whole in "3 of 12 pods" and "3/12 pods".
+fn is_count(before: &str) -> bool {
+    let Some(start) = before.strip_suffix("} ").and_then(|before| before.rfind('{')) else {
+        return false;
+    };
+    let rest = &before[..start];
+    !rest.ends_with("} of ") && !rest.ends_with('/')
+}
+
+#[test]
+fn counts_get_their_noun_from_one_function() {
+    let mut found = Vec::new();
+    for name in CRATES {
+        for (path, text) in sources(&root().join(name).join("src")) {
+            for (number, line) in text.lines().enumerate() {
+                let is_counted = |noun: &&str| {
+                    line.match_indices(*noun).any(|(at, _)| {
+                        let end = line[at + noun.len()..].chars().next();
+                        is_count(&line[..at]) && !end.is_some_and(char::is_alphanumeric)
+                    })
+                };
+                if COUNTED.iter().any(is_counted) {
+                    found.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+                }
+            }
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "use `engine::words::number`:\n{}",
+        found.join("\n")
+    );
+}
+
 /// Lines that name the example kind outside of its own folders, by file.
 fn lines_of_the_example() -> BTreeMap<String, usize> {
     let root = root();

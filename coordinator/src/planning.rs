@@ -11,7 +11,7 @@ use engine::check::{Check, fit_checks};
 use engine::decision::WaitReason;
 use engine::document::{Action, Document, NodeActions};
 use engine::reason::BlockReason;
-use engine::words::counted;
+use engine::words::{counted, number};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -273,8 +273,8 @@ fn refuse(status: &mut MigrationStatus) {
         [] => "refused".to_owned(),
         [one] => one.line(),
         [first, ..] => format!(
-            "{} checks refuse the migration; first: {}",
-            refusals.len(),
+            "{} refuse the migration; first: {}",
+            number(refusals.len(), "check", "checks"),
             first.line()
         ),
     };

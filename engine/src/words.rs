@@ -2,6 +2,7 @@
 //! each has a limit.
 
 use std::borrow::{Borrow, Cow};
+use std::fmt::Display;
 
 /// Names beyond this number are counted, not listed.
 pub const LISTED: usize = 10;
@@ -66,10 +67,11 @@ pub fn lines_of<T>(all: &[T], line: impl Fn(&T) -> String) -> String {
 /// assert_eq!(number(1, "Service", "Services"), "1 Service");
 /// assert_eq!(number(12, "Service", "Services"), "12 Services");
 /// ```
-pub fn number(count: usize, one: &str, many: &str) -> String {
-    match count {
-        1 => format!("1 {one}"),
-        count => format!("{count} {many}"),
+pub fn number<Count: Copy + Display + PartialEq + From<u8>>(count: Count, one: &str, many: &str) -> String {
+    if count == Count::from(1) {
+        format!("1 {one}")
+    } else {
+        format!("{count} {many}")
     }
 }
 

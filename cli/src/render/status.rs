@@ -69,7 +69,7 @@ fn done(view: &View) -> Option<String> {
         // The text has its own noun.
         return view.started_at.map(|_| format!("{text} {what}"));
     }
-    (view.progress.nodes > 0).then(|| format!("{text} nodes {what}"))
+    (view.progress.nodes > 0).then(|| [text, "nodes", what].join(" "))
 }
 
 fn words(view: &View) -> String {

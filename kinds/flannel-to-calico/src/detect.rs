@@ -19,7 +19,7 @@ use crate::flannel::{NetworkConfiguration, SubnetEnvironment};
 use engine::check::{Check, Verdict};
 use engine::cluster::{DaemonSet, Node};
 use engine::sourced::{Source, Sourced};
-use engine::words::{lines, names};
+use engine::words::{lines, names, number};
 
 pub use recognise::{argument, flanneld, has_switch, is_of_a_network, looks_like_canal, looks_like_flannel};
 
@@ -230,7 +230,9 @@ fn agreed_environment<T: Ord + Display>(
             format!("restart flannel's pods on the nodes that differ{or}"),
         )
     })
-    .map(|found| found.map(|(value, nodes)| (value, format!("subnet.env of {nodes} nodes"))))
+    .map(|found| {
+        found.map(|(value, nodes)| (value, format!("subnet.env of {}", number(nodes, "node", "nodes"))))
+    })
 }
 
 /// Texts about the subnet lengths of the Nodes in one address family.

@@ -9,7 +9,7 @@ use super::settings::{LegacyPods, Settings, Strategy};
 use engine::cluster::Node;
 use engine::document::{Action, Document, NodeActions};
 use engine::order::{self, Place};
-use engine::words::names;
+use engine::words::{names, number};
 use engine::{drain, pods};
 
 /// The nodes in the order of their migration.
@@ -93,7 +93,7 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, nodes: &[&Node]) -> Vec<Ac
     let mut actions = vec![
         Action::new(
             "label",
-            format!("{} Nodes", nodes.len()),
+            number(nodes.len(), "Node", "Nodes"),
             format!("{LABEL}=flannel where the label is missing"),
         ),
         Action::new(
@@ -332,11 +332,11 @@ fn finish(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {
         "DaemonSet {}/{}",
         settings.calico_daemon_set_namespace.value, settings.calico_daemon_set_name.value
     );
-    let all = format!("{} Nodes", nodes.len());
+    let all = number(nodes.len(), "Node", "Nodes");
     let unroute = settings.ipv6.as_ref().map(|_| {
         Action::new(
             "unroute",
-            format!("{} hosts", nodes.len()),
+            number(nodes.len(), "host", "hosts"),
             format!("table {SUBNET_TABLE} and its rule: no pod uses flannel any more"),
         )
     });

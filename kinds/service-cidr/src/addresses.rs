@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use engine::words;
 use ipnet::IpNet;
 
 use super::covers::contains;
@@ -131,9 +132,9 @@ pub fn assign_some(
 /// The target range has fewer addresses than needed for all Services.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{range} has {} addresses for Services, with the first and the tenth reserved for default/kubernetes and the cluster DNS; \
+    "{range} has {} for Services, with the first and the tenth reserved for default/kubernetes and the cluster DNS; \
      needed {needed}",
-    room(range)
+    words::number(room(range), "address", "addresses")
 )]
 pub struct NoRoom {
     range: IpNet,

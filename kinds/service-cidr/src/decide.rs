@@ -75,8 +75,8 @@ fn halted(view: &View<'_>) -> Option<Halt> {
     let message = match halts.count() {
         0 => format!("1 Service cannot continue: {}", first.message),
         others => format!(
-            "{} Services cannot continue. The first: {}",
-            others + 1,
+            "{} cannot continue. The first: {}",
+            words::number(others + 1, "Service", "Services"),
             first.message
         ),
     };
@@ -281,7 +281,7 @@ fn held_back(view: &View<'_>) -> Option<Wait> {
         let message = format!(
             "{} at the source address by spec.serviceCidr.rollbackServices: {}. Run `kubectl replumb resume` to move them too, or `kubectl \
              replumb rollback --all` to move the others back",
-            if names.len() == 1 { "1 Service is kept".to_owned() } else { format!("{} Services are kept", names.len()) },
+            words::number(names.len(), "Service is kept", "Services are kept"),
             words::names(&names)
         );
         waits(WaitReason::Paused, message)

@@ -265,18 +265,18 @@ impl StepExecutor<'_> {
         };
         let now = found.spec.and_then(|spec| spec.replicas).unwrap_or(1);
         let now = u32::try_from(now).unwrap_or_default();
+        let done = format!(
+            "Deployment {deployment} scaled to {} during the migration",
+            words::number(pods, "pod", "pods")
+        );
         if !known.raised_replicas.contains_key(deployment) {
             known.raised_replicas.insert(deployment.to_owned(), now);
-            return Ok(format!(
-                "Deployment {deployment} scaled to {pods} pods during the migration"
-            ));
+            return Ok(done);
         }
         if now < pods {
             self.write_scale(&api, deployment, name, pods).await?;
         }
-        Ok(format!(
-            "Deployment {deployment} scaled to {pods} pods during the migration"
-        ))
+        Ok(done)
     }
 
     async fn write_scale(

@@ -4,6 +4,7 @@ use super::calico::Calico;
 use engine::check::names;
 use engine::decision::{Wait, WaitReason};
 use engine::evict::PodName;
+use engine::words::number;
 
 /// A pod of calico-node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +57,11 @@ impl NodeView {
                 self.name,
                 calico.as_str()
             ),
-            pods => format!("node {} has {} pods of calico-node", self.name, pods.len()),
+            pods => format!(
+                "node {} has {} of calico-node",
+                self.name,
+                number(pods.len(), "pod", "pods")
+            ),
         }
     }
 }

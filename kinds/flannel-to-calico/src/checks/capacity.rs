@@ -11,6 +11,7 @@ use crate::facts::ClusterFacts;
 use engine::check::{Check, Finding, Report, Verdict, names};
 use engine::cluster::Node;
 use engine::drain::Pod;
+use engine::words::number;
 
 /// CPU in millicores, memory in bytes, pods.
 type Amounts = [u64; KINDS];
@@ -235,7 +236,7 @@ fn amount(kind: usize, value: u64) -> String {
     match kind {
         0 => format!("{value}m CPU"),
         1 => format!("{} MiB memory", value.div_ceil(1 << 20)),
-        _ => format!("{value} pods"),
+        _ => number(value, "pod", "pods"),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::settings::{Ipv6Settings, Settings};
 use calico::calico_node;
 use engine::check::{Check, Finding, Report, Verdict, names};
 use engine::cluster::{DaemonSet, Node};
+use engine::words::number;
 
 /// From this version, Felix checks the source addresses of packets. Earlier versions do not start without strict
 /// `rp_filter`.
@@ -96,7 +97,7 @@ fn subnet_environment(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         }
     }
     report.finish(
-        format!("{part} of {} hosts", hosts.len()),
+        format!("{part} of {}", number(hosts.len(), "host", "hosts")),
         format!(
             "network {}, MTU {}, masquerade {}, the subnet of the node",
             settings.flannel_network.value, settings.flannel_mtu.value, settings.flannel_ip_masquerade.value
@@ -216,7 +217,7 @@ fn conflist(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         }
     }
     report.finish(
-        format!("CNI configuration of {} hosts", hosts.len()),
+        format!("CNI configuration of {}", number(hosts.len(), "host", "hosts")),
         "flannel's conflist is in use",
     )
 }
@@ -270,7 +271,10 @@ fn reverse_path_filter(facts: &ClusterFacts, calico: Option<&DaemonSet>) -> Vec<
         (others, None) => format!("strict on {strict}, not on {others}"),
     };
     report.finish(
-        format!("net.ipv4.conf.all.rp_filter of {} hosts", hosts.len()),
+        format!(
+            "net.ipv4.conf.all.rp_filter of {}",
+            number(hosts.len(), "host", "hosts")
+        ),
         found,
     )
 }
@@ -306,7 +310,10 @@ fn bridge_netfilter(facts: &ClusterFacts) -> Vec<Check> {
         );
     }
     report.finish(
-        format!("net.bridge.bridge-nf-call-iptables of {} hosts", hosts.len()),
+        format!(
+            "net.bridge.bridge-nf-call-iptables of {}",
+            number(hosts.len(), "host", "hosts")
+        ),
         "1",
     )
 }

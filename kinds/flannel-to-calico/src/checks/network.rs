@@ -11,6 +11,7 @@ use crate::settings::Settings;
 use device::devices;
 use engine::check::{Check, Finding, Report, names};
 use engine::cluster::DaemonSet;
+use engine::words::number;
 use public_address::public_address;
 
 pub(super) use hosts::hosts;
@@ -62,7 +63,7 @@ fn direct_routing(facts: &ClusterFacts, flannel: Option<&DaemonSet>) -> Vec<Chec
         report.fail("Node", &node.name, finding);
     }
     report.finish(
-        format!("routes of {} hosts", hosts.len()),
+        format!("routes of {}", number(hosts.len(), "host", "hosts")),
         "all through the tunnel",
     )
 }

@@ -1,6 +1,6 @@
 //! The way from flannel to a host without pod network: new pods are held, then the leftovers of flannel are deleted.
 
-use engine::words::names;
+use engine::words::{names, number};
 
 use super::device::flannel_devices;
 use super::step::describe_firewall_object;
@@ -29,22 +29,16 @@ pub fn leftovers(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
         found.push("file /run/flannel/subnet.env".to_owned());
     }
     if facts.leases > 0 {
-        found.push(format!(
-            "{} files of host-local in /var/lib/cni/networks",
-            facts.leases
-        ));
+        let files = number(facts.leases, "file", "files");
+        found.push(format!("{files} of host-local in /var/lib/cni/networks"));
     }
     if facts.delegates > 0 {
-        found.push(format!(
-            "{} delegate files in /var/lib/cni/flannel",
-            facts.delegates
-        ));
+        let files = number(facts.delegates, "delegate file", "delegate files");
+        found.push(format!("{files} in /var/lib/cni/flannel"));
     }
     if !subnets::are_needed(settings) && !facts.calico.subnet_routes.is_gone() {
-        found.push(format!(
-            "{} routes of replumb to subnets of nodes, with their rule",
-            facts.calico.subnet_routes.found
-        ));
+        let routes = number(facts.calico.subnet_routes.found, "route", "routes");
+        found.push(format!("{routes} of replumb to subnets of nodes, with the rule"));
     }
     found
 }

@@ -7,6 +7,7 @@ use crate::capacity::{BLOCKS_PER_NODE, Capacity, Need, capacity};
 use crate::facts::ClusterFacts;
 use crate::settings::Settings;
 use engine::check::{Check, Finding, Report};
+use engine::words::number;
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::InsufficientAddresses);
@@ -41,7 +42,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 &object,
                 Finding::new(
                     "",
-                    format!("needs {needed} blocks, has {blocks}"),
+                    format!("needs {}, has {blocks}", number(needed, "block", "blocks")),
                     "one block per node",
                     "choose a larger range or a larger spec.podCidr.blockSize: each borrowed address is a separate route on \
                      every node",
@@ -55,7 +56,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 &object,
                 Finding::new(
                     "",
-                    format!("one node needs {needed} blocks"),
+                    format!("one node needs {}", number(needed, "block", "blocks")),
                     format!("at most {allowed} (IPAMConfig maxBlocksPerHost)"),
                     "set a smaller spec.podCidr.blockSize, for larger blocks, or a larger maxBlocksPerHost",
                 ),
@@ -68,7 +69,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 &object,
                 Finding::new(
                     "",
-                    format!("needs {needed} blocks, has {blocks}"),
+                    format!("needs {}, has {blocks}", number(needed, "block", "blocks")),
                     "one address per pod, and two more per node",
                     "choose a larger range",
                 ),

@@ -106,7 +106,10 @@ fn load_balancers(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolic
             "of type LoadBalancer",
             Finding::new(
                 "",
-                format!("{kept} addresses that load balancers keep"),
+                format!(
+                    "{} that load balancers keep",
+                    number(kept, "address", "addresses")
+                ),
                 format!("at most {MAX_EXCLUDED}"),
                 "move clients of load balancers to Services of other types, and delete these load balancers",
             ),
@@ -152,10 +155,10 @@ fn rooms(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec
                 to.to_string(),
                 Finding::new(
                     "",
-                    format!("{} addresses", room(to)),
+                    number(room(to), "address", "addresses"),
                     format!(
-                        "{needed}: {} Services, and their helpers during the exchange",
-                        addresses.len()
+                        "{needed}: {} helpers during the exchange",
+                        number(addresses.len(), "Service, and its", "Services, and their")
                     ),
                     "choose a larger range, also for new Services",
                 ),

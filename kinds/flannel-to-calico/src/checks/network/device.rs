@@ -2,6 +2,7 @@
 
 use engine::check::{Check, Finding, Report, names};
 use engine::cluster::Node;
+use engine::words::number;
 use ipnet::IpNet;
 
 use super::hosts::hosts;
@@ -45,7 +46,11 @@ pub(super) fn devices(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         .map(|expected| expected.tunnel.mtu.to_string())
         .collect();
     report.finish(
-        format!("link {} of {} hosts", links.join(" and "), hosts.len()),
+        format!(
+            "link {} of {}",
+            links.join(" and "),
+            number(hosts.len(), "host", "hosts")
+        ),
         format!(
             "VNI {}, port {}, MTU {}, the subnet of the node",
             settings.flannel_vni.value,

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use calico::{calico_node, variable};
 use engine::check::{Check, Finding, Report, Verdict};
 use engine::cluster::{DaemonSet, Node};
+use engine::words::number;
 use ipnet::IpNet;
 
 use super::device::{Expected, expected};
@@ -56,7 +57,7 @@ pub(super) fn public_address(
         public_address_of(settings, facts, calico, &expected, &hosts, &mut report);
     }
     report.finish(
-        format!("public-ip of {} Nodes", hosts.len()),
+        format!("public-ip of {}", number(hosts.len(), "Node", "Nodes")),
         "equal to the local address of the tunnel, and to the address that Calico announces",
     )
 }

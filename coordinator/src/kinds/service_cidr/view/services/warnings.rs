@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use api::migration::ServiceCidrStatus;
 use engine::decision::Decision;
+use engine::words::number;
 use service_cidr::class::Class;
 use service_cidr::decide::ServiceView;
 use service_cidr::side::Side;
@@ -74,8 +75,12 @@ impl Pass<'_> {
             (
                 format!("namespace {namespace}"),
                 format!(
-                    "namespace {namespace}: {count} Services created after the start have an address to exchange; Services of \
-                     other namespaces do not wait for them"
+                    "namespace {namespace}: {} an address to exchange; Services of other namespaces do not wait for them",
+                    number(
+                        count,
+                        "Service created after the start has",
+                        "Services created after the start have"
+                    )
                 ),
             )
         }));
