@@ -298,6 +298,30 @@ macro_rules! kinds {
             count
         }
 
+        /// Names of the phases of every kind.
+        pub fn phases() -> Vec<&'static str> {
+            let mut names = Vec::new();
+            $($(#[cfg($($cfg)*)])? { names.extend(<::$field::api::NodeStatus as HostReport>::phases()); })+
+            names
+        }
+
+        /// The phase that a kind reports; `None` while it is unknown.
+        pub fn phase(status: &NodeMigrationStatus) -> Option<&'static str> {
+            $($(#[cfg($($cfg)*)])? {
+                if let Some(phase) = status.$field.as_ref().and_then(HostReport::phase) {
+                    return Some(phase);
+                }
+            })+
+            None
+        }
+
+        /// Names of the checks that the kinds make on the host.
+        pub fn check_names() -> Vec<&'static str> {
+            let mut names = Vec::new();
+            $($(#[cfg($($cfg)*)])? { names.extend(<::$field::api::NodeStatus as HostReport>::check_names()); })+
+            names
+        }
+
         /// The checks that the kinds have made on the host.
         pub fn checks(status: &NodeMigrationStatus) -> Vec<&Check> {
             let mut checks = Vec::new();

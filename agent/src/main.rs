@@ -11,7 +11,7 @@ use agent::host::folders::FolderWatch;
 use agent::host::netlink;
 use agent::host::paths::Paths;
 use agent::host_thread::{HostThread, Parts};
-use agent::kinds::{HostParts, Kinds, Watched};
+use agent::kinds::{self, HostParts, Kinds, Watched};
 use agent::metrics::Metrics;
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
@@ -105,6 +105,13 @@ async fn configuration() -> anyhow::Result<Config> {
     Ok(config)
 }
 
+/// The metrics, with a value for each phase.
+fn registered_metrics() -> anyhow::Result<Arc<Metrics>> {
+    let metrics = Metrics::new().context("registering the metrics")?;
+    metrics.set_phase(&kinds::phases(), None);
+    Ok(Arc::new(metrics))
+}
+
 async fn run_agent(run: Run) -> anyhow::Result<()> {
     let Run {
         node_name,
@@ -123,7 +130,7 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
     } = run;
     let node = node_name.context("node name is not set: set NODE_NAME or --node-name")?;
     let mut config = configuration().await?;
-    let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
+    let metrics = registered_metrics()?;
     let requests: Arc<dyn ClientObserver> = Arc::new(metrics.api.clone());
     let watching = runtime::client::client(config.clone(), requests.clone(), RATE)
         .context("building the client of the watch")?;

@@ -1,8 +1,6 @@
 //! Metrics of the agent. Label values come from enums only.
 
 use engine::check::{Check, Verdict};
-use flannel_to_calico::host_checks::HostCheck;
-use flannel_to_calico::phase::Phase;
 use prometheus::core::Collector;
 use prometheus::{
     GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -102,7 +100,6 @@ impl Metrics {
         for outcome in ["written", "error"] {
             metrics.writes.with_label_values(&[outcome]).inc_by(0);
         }
-        metrics.set_phase(None);
         metrics.set_probes(0, 0);
         Ok(metrics)
     }
@@ -129,23 +126,23 @@ impl Metrics {
         Ok(())
     }
 
-    /// Sets the phase of the host; `None` while it is unknown.
-    pub fn set_phase(&self, phase: Option<Phase>) {
-        for each in Phase::ALL {
+    /// Sets the phase of the host, one of `phases`; `None` while it is unknown.
+    pub fn set_phase(&self, phases: &[&str], phase: Option<&str>) {
+        for each in phases {
             self.phase
-                .with_label_values(&[each.as_str()])
+                .with_label_values(&[*each])
                 .set(i64::from(phase == Some(*each)));
         }
     }
 
-    /// Sets the verdicts of the checks. A check that does not apply at the moment has no verdict.
-    pub fn set_checks(&self, checks: &[&Check]) {
-        for each in HostCheck::ALL {
-            let found = checks.iter().find(|check| check.name == each.as_str());
+    /// Sets the verdicts of the checks with these names. A check that does not apply at the moment has no verdict.
+    pub fn set_checks(&self, names: &[&str], checks: &[&Check]) {
+        for each in names {
+            let found = checks.iter().find(|check| check.name == *each);
             for verdict in Verdict::ALL {
                 let is = found.is_some_and(|check| check.verdict == *verdict);
                 self.checks
-                    .with_label_values(&[each.as_str(), verdict.as_str()])
+                    .with_label_values(&[*each, verdict.as_str()])
                     .set(i64::from(is));
             }
         }
@@ -189,8 +186,8 @@ mod tests {
     #[test]
     fn one_phase_and_one_verdict_are_set() {
         let metrics = Metrics::new().unwrap();
-        metrics.set_phase(Some(Phase::Held));
-        metrics.set_checks(&[&Check::pass("Leftovers", "Node a", "nothing")]);
+        metrics.set_phase(&["Flannel", "Held"], Some("Held"));
+        metrics.set_checks(&["Leftovers"], &[&Check::pass("Leftovers", "Node a", "nothing")]);
         let text = metrics.text().unwrap();
         assert!(text.contains("replumb_build_info{component=\"agent\""));
         assert!(text.contains("replumb_agent_phase{phase=\"Held\"} 1"));

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::flannel_to_calico::api::OrEmpty as _;
 use api::NodeMigration;
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -142,8 +141,9 @@ impl Agent {
 
     fn set_metrics(&self, report: &Report, targets: usize) {
         self.metrics
-            .set_phase(report.kinds.flannel_to_calico.or_empty().phase);
-        self.metrics.set_checks(&kinds::checks(&report.kinds));
+            .set_phase(&kinds::phases(), kinds::phase(&report.kinds));
+        self.metrics
+            .set_checks(&kinds::check_names(), &kinds::checks(&report.kinds));
         self.metrics
             .leftovers
             .set(i64::try_from(kinds::count_leftovers(&report.kinds)).unwrap_or(i64::MAX));

@@ -23,6 +23,14 @@ pub use names::{affinity_name, block_name, handle_name, hostname_hash, tunnel_ha
 
 /// Name of the container of Calico's node agent.
 pub const NODE_CONTAINER: &str = "calico-node";
+/// Annotations by which pods and namespaces request pools or addresses.
+pub const PIN_ANNOTATIONS: [&str; 5] = [
+    "cni.projectcalico.org/ipv4pools",
+    "cni.projectcalico.org/ipv6pools",
+    "cni.projectcalico.org/ipAddrs",
+    "cni.projectcalico.org/ipAddrsNoIpam",
+    "cni.projectcalico.org/floatingIPs",
+];
 /// API version of Calico's objects in the Kubernetes API.
 pub const API_VERSION: &str = "crd.projectcalico.org/v1";
 

@@ -11,8 +11,8 @@ pub const MESSAGE: usize = 4096;
 const WHOLE_MESSAGE: usize = 6144;
 /// Bytes of a reason that is written once.
 pub const REASON: usize = 2048;
-/// Bytes of one foreign change.
-const DRIFT: usize = 1024;
+/// Bytes of one foreign change, or of one name of an object.
+pub const DRIFT: usize = 1024;
 
 /// Cuts the text to at most this number of bytes.
 pub fn cut_to(text: &mut String, bytes: usize) {
@@ -21,7 +21,7 @@ pub fn cut_to(text: &mut String, bytes: usize) {
     }
 }
 
-/// Cuts every text of a status whose length depends on the content of the cluster.
+/// Cuts every shared text of a status whose length depends on the content of the cluster.
 pub fn cut_texts(status: &mut MigrationStatus) {
     cut_to(&mut status.message, WHOLE_MESSAGE);
     if let Some(standstill) = &mut status.wait {
@@ -32,14 +32,5 @@ pub fn cut_texts(status: &mut MigrationStatus) {
     }
     for what in status.drift.iter_mut().flat_map(|drift| &mut drift.differences) {
         cut_to(what, DRIFT);
-    }
-    let datastore = status.calico_datastore.as_mut();
-    if let Some(known) = datastore {
-        if let Some(turned_back) = &mut known.automatic_rollback {
-            cut_to(&mut turned_back.reason, REASON);
-        }
-        if let Some(first) = &mut known.pod_without_network {
-            cut_to(first, DRIFT);
-        }
     }
 }

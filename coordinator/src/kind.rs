@@ -84,6 +84,12 @@ pub(crate) trait Kind {
         status: &mut MigrationStatus,
     ) -> Result<Vec<Reason>, WriteError>;
 
+    /// Cuts the texts of this kind in the status whose length depends on the content of the cluster.
+    fn cut_texts(_status: &mut MigrationStatus) {}
+
+    /// Clears the counts of this kind in the status, on which no decision depends.
+    fn clear_counts(_status: &mut MigrationStatus) {}
+
     /// A remark for the user beside the message; it changes every minute, and does not count as progress.
     fn remark(&self, _status: &MigrationStatus) -> Option<String> {
         None

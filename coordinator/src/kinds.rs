@@ -7,10 +7,24 @@ pub mod flannel_to_calico;
 pub(crate) mod pod_cidr;
 pub mod service_cidr;
 
-/// Defines [`with_kind`] from the registry.
+use api::MigrationStatus;
+
+use crate::kind::Kind;
+
+/// Defines [`with_kind`], and what is done for every kind, from the registry.
 macro_rules! kinds {
     ($($(#[cfg($($cfg:tt)*)])? $kind:ident $field:ident $api_field:literal $default_name:literal,)+) => {
         define_with_kind! { ($) $($(#[cfg($($cfg)*)])? $kind,)+ }
+
+        /// Cuts the texts of every kind in the status whose length depends on the content of the cluster.
+        pub(crate) fn cut_texts(status: &mut MigrationStatus) {
+            $($(#[cfg($($cfg)*)])? <::$field::api::Spec as Kind>::cut_texts(status);)+
+        }
+
+        /// Clears the counts of every kind in the status, on which no decision depends.
+        pub(crate) fn clear_counts(status: &mut MigrationStatus) {
+            $($(#[cfg($($cfg)*)])? <::$field::api::Spec as Kind>::clear_counts(status);)+
+        }
     };
 }
 

@@ -21,7 +21,7 @@ use crate::events::EventLevel;
 use crate::evict;
 use crate::health::Health;
 use crate::kind::Kind as _;
-use crate::kinds::with_kind;
+use crate::kinds::{self, with_kind};
 use crate::lifecycle;
 use crate::memory::Memory;
 use crate::words::differ_in_words;
@@ -282,10 +282,11 @@ pub(crate) async fn publish(
     let old = migration.status.clone().unwrap_or_default();
     memory.unreported.add_to(&name, &mut status);
     bounds::cut_texts(&mut status);
+    kinds::cut_texts(&mut status);
     status.conditions = conditions::of(&status, &old.conditions, Timestamp::now());
     let now = Timestamp::now();
     if migration.status.is_some()
-        && differ_in_words(&old, &status)
+        && differ_in_words(&old, &status, kinds::clear_counts)
         && !memory.words.may_be_written(context.pace, now)
     {
         return Ok(());

@@ -44,12 +44,16 @@ impl MessageWrites {
     }
 }
 
-/// Whether only messages and counts differ, on which no decision depends.
-pub fn differ_in_words(old: &MigrationStatus, new: &MigrationStatus) -> bool {
-    old != new && without_words(old) == without_words(new)
+/// Whether only messages and counts differ, on which no decision depends. `clear_counts` clears those of the kinds.
+pub fn differ_in_words(
+    old: &MigrationStatus,
+    new: &MigrationStatus,
+    clear_counts: impl Fn(&mut MigrationStatus),
+) -> bool {
+    old != new && without_words(old, &clear_counts) == without_words(new, &clear_counts)
 }
 
-fn without_words(status: &MigrationStatus) -> MigrationStatus {
+fn without_words(status: &MigrationStatus, clear_counts: impl Fn(&mut MigrationStatus)) -> MigrationStatus {
     let mut status = status.clone();
     status.message.clear();
     status.progress = api::migration::Progress::default();
@@ -59,9 +63,7 @@ fn without_words(status: &MigrationStatus) -> MigrationStatus {
         standstill.message.clear();
         standstill.since = Timestamp::UNIX_EPOCH;
     }
-    if let Some(pods) = &mut status.pod_cidr {
-        (pods.pods_in_old_range, pods.pods_in_new_range) = (0, 0);
-    }
+    clear_counts(&mut status);
     for condition in &mut status.conditions {
         condition.message.clear();
     }
@@ -82,17 +84,17 @@ mod tests {
             ..MigrationStatus::default()
         };
         let mut new = old.clone();
-        assert!(!differ_in_words(&old, &new), "equal");
+        assert!(!differ_in_words(&old, &new, |_| {}), "equal");
         new.message = "13 of 40 pods are new".to_owned();
         new.progress.done = 7;
-        assert!(differ_in_words(&old, &new));
+        assert!(differ_in_words(&old, &new, |_| {}));
         let of_another_phase = MigrationStatus {
             phase: MigrationPhase::Halted,
             ..new.clone()
         };
-        assert!(!differ_in_words(&old, &of_another_phase));
+        assert!(!differ_in_words(&old, &of_another_phase, |_| {}));
         new.reason = "AgentSilent".to_owned();
-        assert!(!differ_in_words(&old, &new));
+        assert!(!differ_in_words(&old, &new, |_| {}));
     }
 
     #[test]

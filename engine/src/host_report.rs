@@ -31,6 +31,21 @@ pub trait HostReport: Clone + PartialEq {
         0
     }
 
+    /// Names of the phases of a host. Empty for a kind without phases.
+    fn phases() -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// The phase of the host, one of [`HostReport::phases`]; `None` while it is unknown.
+    fn phase(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Names of the checks of a host.
+    fn check_names() -> Vec<&'static str> {
+        Vec::new()
+    }
+
     /// Checks of the host.
     fn checks(&self) -> &[Check] {
         &[]

@@ -4,7 +4,7 @@ mod request;
 
 use std::net::IpAddr;
 
-use calico::NODE_CONTAINER;
+use calico::{NODE_CONTAINER, PIN_ANNOTATIONS};
 use engine::cluster::{self, Needed, NotUnderstood};
 use engine::command_line::runs;
 use engine::drain;
@@ -16,7 +16,6 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec, PodStatu
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta};
-use pod_cidr::facts::PIN_ANNOTATIONS;
 
 use self::request::Request;
 use super::{daemon_sets, quantity};

@@ -41,6 +41,7 @@ use engine::reason::Reason;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
+use crate::bounds;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::etcd_access::of_spec;
@@ -181,6 +182,18 @@ impl Kind for CalicoDatastore {
         ))
         .await?;
         Ok(Vec::new())
+    }
+
+    fn cut_texts(status: &mut MigrationStatus) {
+        let Some(known) = &mut status.calico_datastore else {
+            return;
+        };
+        if let Some(turned_back) = &mut known.automatic_rollback {
+            bounds::cut_to(&mut turned_back.reason, bounds::REASON);
+        }
+        if let Some(first) = &mut known.pod_without_network {
+            bounds::cut_to(first, bounds::DRIFT);
+        }
     }
 
     /// The message has to show, without other knowledge, that no new pod starts and when the pause ends.

@@ -192,4 +192,10 @@ impl Kind for PodCidr {
             Err(error) => Err(error),
         }
     }
+
+    fn clear_counts(status: &mut MigrationStatus) {
+        if let Some(pods) = &mut status.pod_cidr {
+            (pods.pods_in_old_range, pods.pods_in_new_range) = (0, 0);
+        }
+    }
 }

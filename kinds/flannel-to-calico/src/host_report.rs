@@ -9,7 +9,8 @@ use jiff::Timestamp;
 
 use crate::api::{NodeSpec, NodeStatus};
 use crate::host::links_without_known_pod;
-use crate::phase::Goal;
+use crate::host_checks::HostCheck;
+use crate::phase::{Goal, Phase};
 
 impl HostReport for NodeStatus {
     type Orders = NodeSpec;
@@ -34,6 +35,18 @@ impl HostReport for NodeStatus {
 
     fn count_leftovers(&self) -> usize {
         self.leftovers.len()
+    }
+
+    fn phases() -> Vec<&'static str> {
+        Phase::ALL.iter().copied().map(Phase::as_str).collect()
+    }
+
+    fn phase(&self) -> Option<&'static str> {
+        self.phase.map(Phase::as_str)
+    }
+
+    fn check_names() -> Vec<&'static str> {
+        HostCheck::ALL.iter().copied().map(HostCheck::as_str).collect()
     }
 
     fn checks(&self) -> &[Check] {

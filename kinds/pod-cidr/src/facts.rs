@@ -156,12 +156,3 @@ pub struct ControllerManager {
     /// `--allocate-node-cidrs`.
     pub allocates: bool,
 }
-
-/// Annotations by which pods and namespaces request pools or addresses.
-pub const PIN_ANNOTATIONS: [&str; 5] = [
-    "cni.projectcalico.org/ipv4pools",
-    "cni.projectcalico.org/ipv6pools",
-    "cni.projectcalico.org/ipAddrs",
-    "cni.projectcalico.org/ipAddrsNoIpam",
-    "cni.projectcalico.org/floatingIPs",
-];

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use calico::PIN_ANNOTATIONS;
 use engine::cluster::Malformed;
 use engine::command_line::{argument, runs, switch};
 use engine::labels::Labels;
@@ -13,7 +14,7 @@ use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use pod_cidr::facts::{ControllerManager, IpamConfiguration, PIN_ANNOTATIONS, Pin, Pool};
+use pod_cidr::facts::{ControllerManager, IpamConfiguration, Pin, Pool};
 use pod_cidr::hardcoded_range::ranges_in;
 use pod_cidr::ipam::{Allocation, Block, Claim, attribute};
 use serde_json::Value;
