@@ -458,7 +458,7 @@ fn a_kind_touches_its_folders_and_one_line_in_each_registry() {
 }
 
 #[test]
-fn the_front_page_of_rustdoc_has_every_crate() {
+fn the_front_page_of_rustdoc_has_every_crate_except_new_kinds() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let members = manifest.lines().find_map(|line| line.strip_prefix("members = "));
     let page = fs::read_to_string(root().join("docs/about/src/lib.rs")).unwrap();
@@ -468,14 +468,15 @@ fn the_front_page_of_rustdoc_has_every_crate() {
         .filter_map(|line| line.split('|').nth(2))
         .map(|cell| cell.trim().trim_matches('`'))
         .collect();
-    let expected: BTreeSet<&str> = members
-        .unwrap()
-        .split('"')
-        .skip(1)
-        .step_by(2)
-        .filter(|member| *member != "docs/about")
+    let members: BTreeSet<&str> = members.unwrap().split('"').skip(1).step_by(2).collect();
+    let unknown: Vec<&&str> = rows.difference(&members).collect();
+    assert!(unknown.is_empty(), "{unknown:?} are no members");
+    // A new kind touches its folders only: the page need not name it.
+    let missing: Vec<&&str> = members
+        .difference(&rows)
+        .filter(|member| **member != "docs/about" && !member.starts_with("kinds/"))
         .collect();
-    assert_eq!(rows, expected);
+    assert!(missing.is_empty(), "{missing:?} have no row");
 }
 
 #[test]

@@ -111,7 +111,10 @@ async fn only_tokens_with_the_right_to_metrics_can_read_them() {
     // The health port serves no metrics.
     let (status, text) = scrape(&plain, Some(&prometheus)).await;
     assert_eq!(status, StatusCode::FORBIDDEN);
-    assert!(text.contains("with TLS on port"), "{text}");
+    assert!(
+        text.contains(&format!("on port {}, with TLS", port.number())),
+        "{text}"
+    );
 
     // Metrics are served by a separate thread, which listens a moment later.
     let limit = Duration::from_mins(1);

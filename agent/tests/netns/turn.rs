@@ -168,12 +168,10 @@ fn start_with(
     let (goals, seen) = watch::channel(known);
     let metrics = Arc::new(Metrics::new().unwrap());
     let health = Arc::new(Health::starting());
-    let watched = Watched {
-        flannel_to_calico: (),
-        pod_cidr: (),
-        service_cidr: expected,
-        calico_datastore: (),
-    };
+    // Without a goal no kind watches anything.
+    let (_, no_goals) = watch::channel(WatchedObject::Unknown);
+    let (mut watched, _) = Watched::start(&client, &no_goals);
+    watched.service_cidr = expected;
     let paths = host.paths.clone();
     let state = host.state();
     let parts = {

@@ -26,9 +26,8 @@
 //! | [`pod_cidr`] | `kinds/pod-cidr` | another range for the pods of a cluster with Calico |
 //! | [`service_cidr`] | `kinds/service-cidr` | another range for Services |
 //! | [`calico_datastore`] | `kinds/calico-datastore` | Calico v2 with etcd v2 to Calico v3 with etcd v3 |
-//! | [`example`] | `kinds/example` | the kind of `docs/adding-a-kind.md`; no release contains it |
 //!
-//! A kind imports `engine` and `calico`, and never another kind.
+//! A kind imports `engine` and `calico`, and never another kind. `docs/adding-a-kind.md` walks through one more, `kinds/example`.
 //!
 //! # Shared crates
 //!
