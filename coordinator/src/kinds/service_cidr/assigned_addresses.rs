@@ -59,6 +59,10 @@ pub async fn write(
 /// Records the addresses of Services that have no record yet, and returns all recorded ones. Nothing is done for a Service
 /// without a record: after a crash both addresses have to be known. The pass continues, because a user who creates a Service each
 /// second would stop it otherwise.
+///
+/// # Errors
+///
+/// A `MigrationRecord` changed since it was read, or the API server refuses a write or does not answer.
 pub async fn record(
     context: &Context,
     records: &mut Records,
