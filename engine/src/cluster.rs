@@ -110,6 +110,24 @@ pub struct Node {
 }
 
 impl Node {
+    /// Whether the node runs Windows: no migration changes its network.
+    pub fn is_windows(&self) -> bool {
+        self.operating_system == "windows"
+    }
+}
+
+/// The nodes whose network a migration may change.
+pub fn linux_nodes(nodes: &BTreeMap<String, Node>) -> impl Iterator<Item = &Node> {
+    nodes.values().filter(|node| !node.is_windows())
+}
+
+/// The names of those nodes without a report of an agent.
+pub fn silent_nodes<Host>(nodes: &BTreeMap<String, Node>, hosts: &BTreeMap<String, Host>) -> Vec<String> {
+    let silent = linux_nodes(nodes).filter(|node| !hosts.contains_key(&node.name));
+    silent.map(|node| node.name.clone()).collect()
+}
+
+impl Node {
     /// The first IPv4 range of `spec.podCIDRs`; `None` when missing or malformed.
     pub fn pod_cidr(&self) -> Option<Ipv4Net> {
         self.pod_cidrs.iter().find_map(|text| text.parse().ok())

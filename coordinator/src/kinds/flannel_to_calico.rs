@@ -1,7 +1,7 @@
 //! flannel VXLAN → Calico VXLAN: reads and writes of the cluster.
 //!
-//! `advance` makes a pass: `observe` reads, `view` has what the decision about a node depends on, `apply` writes, `report` reports
-//! a node. The crate `flannel_to_calico` decides. `rollout` repeats these steps for each node in progress.
+//! `advance` makes a pass: `observe` reads, `view` has what the decision about a node depends on, `apply` writes, `report`
+//! reports a node. The crate `flannel_to_calico` decides. `rollout` repeats these steps for each node in progress.
 
 mod adopt;
 mod advance;
@@ -25,6 +25,7 @@ use api::migration::{FlannelToCalico, FlannelToCalicoStatus};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::Check;
+use engine::cluster::silent_nodes;
 use engine::document::Document;
 use engine::evict::Time;
 use engine::reason::Reason;
@@ -67,12 +68,7 @@ impl Kind for FlannelToCalico {
     }
 
     fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
-        facts
-            .nodes
-            .values()
-            .filter(|node| node.operating_system != "windows" && !facts.hosts.contains_key(&node.name))
-            .map(|node| node.name.clone())
-            .collect()
+        silent_nodes(&facts.nodes, &facts.hosts)
     }
 
     fn check(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {

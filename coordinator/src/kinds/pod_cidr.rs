@@ -30,6 +30,7 @@ use api::migration::{PodCidr, PodCidrStatus};
 use api::traffic::TrafficGate;
 use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::Check;
+use engine::cluster::silent_nodes;
 use engine::decision::WaitReason;
 use engine::document::Document;
 use engine::reason::Reason;
@@ -84,11 +85,7 @@ impl Kind for PodCidr {
     }
 
     fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
-        facts
-            .linux_nodes()
-            .filter(|node| !facts.hosts.contains_key(&node.name))
-            .map(|node| node.name.clone())
-            .collect()
+        silent_nodes(&facts.nodes, &facts.hosts)
     }
 
     fn check(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {

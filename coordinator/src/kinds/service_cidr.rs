@@ -38,6 +38,7 @@ use api::migration::{ServiceCidr, ServiceCidrStatus};
 use api::traffic::TrafficGate;
 use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::Check;
+use engine::cluster::silent_nodes;
 use engine::document::Document;
 use engine::reason::Reason;
 use engine::words::number;
@@ -111,11 +112,7 @@ impl Kind for ServiceCidr {
     }
 
     fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
-        facts
-            .linux_nodes()
-            .filter(|node| !facts.hosts.contains_key(&node.name))
-            .map(|node| node.name.clone())
-            .collect()
+        silent_nodes(&facts.nodes, &facts.hosts)
     }
 
     fn unfinished(&self, facts: &ClusterFacts) -> Option<String> {

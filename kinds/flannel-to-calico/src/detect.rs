@@ -17,7 +17,7 @@ use super::node::NetworkLabel;
 use super::settings::{Ipv6Settings, Options, Settings, defaults};
 use crate::flannel::{NetworkConfiguration, SubnetEnvironment};
 use engine::check::{Check, Verdict};
-use engine::cluster::{DaemonSet, Node};
+use engine::cluster::{self, DaemonSet, Node};
 use engine::sourced::{Source, Sourced};
 use engine::words::{lines, names, number};
 
@@ -140,10 +140,7 @@ fn detect_ipv6(
 
 /// The Nodes to migrate: all except Windows nodes.
 pub(super) fn linux_nodes(facts: &ClusterFacts) -> impl Iterator<Item = &Node> {
-    facts
-        .nodes
-        .values()
-        .filter(|node| node.operating_system != "windows")
+    cluster::linux_nodes(&facts.nodes)
 }
 
 /// Nodes on flannel, by their label. Nodes that Calico's own controller has already migrated are not included.

@@ -6,7 +6,7 @@ use super::detect::NETWORK_LABEL as LABEL;
 use super::host::{HostSettings, SUBNET_TABLE};
 use super::objects;
 use super::settings::{LegacyPods, Settings, Strategy};
-use engine::cluster::Node;
+use engine::cluster::{Node, linux_nodes};
 use engine::document::{Action, Document, NodeActions};
 use engine::order::{self, Place};
 use engine::words::{names, number};
@@ -14,10 +14,7 @@ use engine::{drain, pods};
 
 /// The nodes in the order of their migration.
 pub fn order<'facts>(facts: &'facts ClusterFacts, coordinator_node: &str) -> Vec<&'facts Node> {
-    let mut places: Vec<Place<'_>> = facts
-        .nodes
-        .values()
-        .filter(|node| node.operating_system != "windows")
+    let mut places: Vec<Place<'_>> = linux_nodes(&facts.nodes)
         .map(|node| Place {
             name: &node.name,
             control_plane: node.control_plane,

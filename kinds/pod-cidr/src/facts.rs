@@ -13,7 +13,7 @@ use super::ipam::Block;
 use super::unclear::Unclear;
 use calico::ConfigMaps;
 use engine::check::policies::PolicyState;
-use engine::cluster::{DaemonSet, Malformed, Node, Webhook};
+use engine::cluster::{DaemonSet, Malformed, Node, Webhook, linux_nodes};
 use engine::drain::Budget;
 use engine::moves::{Workload, WorkloadFacts};
 use engine::pods::Pods;
@@ -94,9 +94,7 @@ impl ClusterFacts {
 
     /// Nodes on which Calico networks pods.
     pub fn linux_nodes(&self) -> impl Iterator<Item = &Node> {
-        self.nodes
-            .values()
-            .filter(|node| node.operating_system != "windows")
+        linux_nodes(&self.nodes)
     }
 
     /// Number of nodes that accept new pods.

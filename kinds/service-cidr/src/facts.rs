@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::host::HostFacts;
 use super::ranges::ServiceCidr;
 use engine::check::policies::PolicyState;
-use engine::cluster::{Malformed, Node, NotUnderstood, Webhook};
+use engine::cluster::{Malformed, Node, NotUnderstood, Webhook, linux_nodes};
 use engine::drain::Budget;
 use engine::moves::{Workload, WorkloadFacts};
 use engine::owner::Owner;
@@ -112,9 +112,7 @@ pub struct Mention {
 impl ClusterFacts {
     /// Nodes on which an agent can run.
     pub fn linux_nodes(&self) -> impl Iterator<Item = &Node> {
-        self.nodes
-            .values()
-            .filter(|node| node.operating_system != "windows")
+        linux_nodes(&self.nodes)
     }
 
     /// Whether kube-proxy of this node recognizes connections of pods.

@@ -52,7 +52,7 @@ pub async fn cluster(
     let mut cluster = ClusterFacts {
         nodes: nodes
             .into_iter()
-            .filter(|node| node.operating_system != "windows")
+            .filter(|node| !node.is_windows())
             .map(|node| (node.name.clone(), node))
             .collect(),
         without_network: pods::without_network(cache)
