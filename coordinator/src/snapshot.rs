@@ -62,12 +62,7 @@ impl Snapshot {
             namespace: namespace.to_owned(),
             index: cache.pods.index(),
             pods: OnceLock::new(),
-            budgets: cache
-                .budgets
-                .state()
-                .iter()
-                .map(|budget| facts::pods::budget(budget))
-                .collect(),
+            budgets: facts::pods::budgets(&cache.budgets.state()),
             probe_pods: BTreeMap::new(),
             traffic_pods: Vec::new(),
         };

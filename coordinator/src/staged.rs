@@ -1,7 +1,7 @@
 //! What the kinds with stages share in a pass: the gate before a step, the outcome of a decision, the history of stages, the end.
 //!
 //! A pass of such a kind is: observe → view → decide (pure, in the crate of the kind) → apply one step → report. A kind writes
-//! its own `observe`, `view` and `apply`; the other parts are here.
+//! its own `observe`, `view` and `apply`; the other parts are here. `flannelToCalico`, a rollout by node, shares the end.
 
 use std::collections::BTreeMap;
 
@@ -90,11 +90,6 @@ pub(crate) fn report<Step>(decision: Decision<Step>, status: &mut MigrationStatu
     None
 }
 
-/// Writes the outcome of a step to the status.
-pub(crate) fn done(message: String, status: &mut MigrationStatus) {
-    status.clear_reason(message);
-}
-
 /// Reports that a part of the status is missing, after an edit by hand, or an update of replumb that cannot read the status of
 /// another version. `advice` follows the message.
 pub(crate) fn settings_gone(status: &mut MigrationStatus, missing: &str, advice: &str) {
@@ -174,7 +169,7 @@ pub(crate) async fn complete(
         Direction::Rollback => MigrationPhase::RolledBack,
     };
     status.completed_at = Some(now);
-    done(message, status);
+    status.clear_reason(message);
     let phase = status.phase.as_str();
     context
         .events
@@ -182,8 +177,8 @@ pub(crate) async fn complete(
         .await;
 }
 
-/// Keeps the traffic pods of a kind in which pods have one network and stay on it, and reads what agents report about them. Once only
-/// the clean-up remains (`is_over`), the kind needs none.
+/// Keeps the traffic pods of a kind in which pods have one network and stay on it, and reads what agents report about them. Once
+/// only the clean-up remains (`is_over`), the kind needs none.
 pub(crate) async fn watch_one_network(
     context: &Context,
     memory: &mut Memory,
@@ -298,7 +293,7 @@ mod tests {
             ("AgentSilent", "node a")
         );
         assert_eq!(report(Decision::Run(7), &mut status), Some(7));
-        done("written".to_owned(), &mut status);
+        status.clear_reason("written".to_owned());
         assert_eq!((status.reason.as_str(), status.message.as_str()), ("", "written"));
         let halts = Decision::<u8>::Halt(Halt {
             reason: HaltReason::DatastoreRefused,

@@ -15,11 +15,10 @@ pub(crate) fn wait(status: &mut MigrationStatus, reason: WaitReason, message: St
 pub(crate) fn is_written(context: &Context, status: &mut MigrationStatus) -> bool {
     let postponed = context.obstacles.postponed();
     if postponed > 0 {
-        status.reason = String::new();
-        status.message = match postponed {
+        status.clear_reason(match postponed {
             1 => "1 more object is written in the next pass".to_owned(),
             many => format!("{many} more objects are written in the next passes"),
-        };
+        });
     }
     context.obstacles.is_clear()
 }

@@ -1,5 +1,5 @@
-//! The harness of the walks with crashes: a scenario runs once undisturbed, and then once for each of its writes, after which the API
-//! server is unreachable and the coordinator dies. The next process has to come to the same end.
+//! The harness of the walks with crashes: a scenario runs once undisturbed, and then once for each of its writes, after which the
+//! API server is unreachable and the coordinator dies. The next process has to come to the same end.
 
 use serde_json::Value;
 
@@ -22,8 +22,8 @@ pub async fn undisturbed(
     Undisturbed { api, changes }
 }
 
-/// For each of these numbers of writes: runs the scenario from `start`, crashes after them, and lets `then` run the next process to
-/// the end and check the end. `then` gets words that name the crash. Returns the number of crashes.
+/// For each of these numbers of writes: runs the scenario from `start`, crashes after them, and lets `then` run the next process
+/// to the end and check the end. `then` gets words that name the crash. Returns the number of crashes.
 pub async fn crash_after_each(
     writes: impl IntoIterator<Item = usize>,
     start: impl AsyncFn() -> FakeApi,

@@ -3,6 +3,7 @@
 mod request;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use calico::{NODE_CONTAINER, PIN_ANNOTATIONS};
 use engine::cluster::{self, Needed, NotUnderstood};
@@ -275,6 +276,11 @@ pub fn is_ready(pod: &Pod) -> bool {
 fn condition<'pod>(pod: &'pod Pod, kind: &str) -> Option<&'pod PodCondition> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+/// Every `PodDisruptionBudget` as a drain sees it.
+pub fn budgets(found: &[Arc<PodDisruptionBudget>]) -> Vec<drain::Budget> {
+    found.iter().map(|found| budget(found)).collect()
 }
 
 /// A `PodDisruptionBudget` as a drain sees it.

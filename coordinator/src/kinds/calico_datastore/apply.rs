@@ -299,7 +299,7 @@ impl Pass<'_> {
 /// Writes the outcome of a step to the status. A refusal of the API server does not end with another pass.
 fn report_outcome(made: Result<Outcome, WriteError>, status: &mut MigrationStatus) -> Result<(), WriteError> {
     match made {
-        Ok(Outcome::Done(message)) => staged::done(message, status),
+        Ok(Outcome::Done(message)) => status.clear_reason(message),
         Ok(Outcome::Waits(found)) => wait(status, found.reason, found.message),
         Err(error) => match error.refusal() {
             Some(why) => {

@@ -8,6 +8,7 @@ use calico_datastore::cluster::step::Stage;
 use super::observe::Observed;
 use super::pass::Pass;
 use super::pods;
+
 /// The phase of the Migration in this stage.
 pub(super) fn phase(stage: Stage, direction: Direction) -> MigrationPhase {
     match (direction, stage) {

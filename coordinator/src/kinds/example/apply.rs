@@ -7,7 +7,6 @@ use kube::Api;
 use serde_json::json;
 
 use crate::context::Context;
-use crate::staged;
 use crate::write::{self, WriteError, describe};
 
 /// Sets or removes the label.
@@ -20,9 +19,6 @@ pub(super) async fn label(
     let objects: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
     let change = json!({ "metadata": { "labels": { LABEL: value } } });
     write::patch_as_read(&objects, object, "labelling", change).await?;
-    staged::done(
-        format!("label {LABEL} of {} is written", describe(object)),
-        status,
-    );
+    status.clear_reason(format!("label {LABEL} of {} is written", describe(object)));
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! One pass: cluster-wide objects before the first node, the rollout, the end, each with observe → view → decide → apply → report.
+//! One pass: cluster-wide objects before the first node, the rollout, the end, each with observe → view → decide → apply →
+//! report.
 
 use api::migration::{Desired, FlannelToCalico, MigrationPhase};
 use api::{Migration, MigrationStatus, names};

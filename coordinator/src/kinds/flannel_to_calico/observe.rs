@@ -134,11 +134,7 @@ fn facts_of(objects: &Objects) -> ClusterFacts {
     );
     let ipam_blocks = facts::understood(objects.ipam_blocks.iter().cloned(), &mut malformed);
     malformed.sort();
-    let mut budgets: Vec<_> = objects
-        .budgets
-        .iter()
-        .map(|found| facts::pods::budget(found))
-        .collect();
+    let mut budgets = facts::pods::budgets(&objects.budgets);
     budgets.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
     ClusterFacts {
         nodes: nodes.map(|node| (node.name.clone(), node)).collect(),
@@ -177,6 +173,17 @@ pub fn daemon_set(cache: &Cache, namespace: &str, name: &str) -> Option<Arc<Daem
         .state()
         .into_iter()
         .find(|set| set.namespace().as_deref() == Some(namespace) && set.name_any() == name)
+}
+
+/// flannel's `DaemonSet`, which a step is about to change.
+///
+/// # Errors
+///
+/// The `DaemonSet` does not exist; the text says what the user does about it.
+pub fn required_daemon_set(cache: &Cache, namespace: &str, name: &str) -> Result<Arc<DaemonSet>, String> {
+    daemon_set(cache, namespace, name).ok_or_else(|| {
+        format!("DaemonSet {namespace}/{name} not found: flannel was removed from the cluster; apply its manifest again")
+    })
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl Pass<'_> {
         match staged::report(decision, status) {
             Some(Step::Complete) => self.complete(&executor, memory, known, status).await?,
             Some(step) => match executor.run(&step, known, memory).await? {
-                Outcome::Done(message) => staged::done(message, status),
+                Outcome::Done(message) => status.clear_reason(message),
                 Outcome::Refused(why) => {
                     let message = format!("{why}; replumb retries until this is corrected");
                     wait(status, WaitReason::CalicoObjects, message);

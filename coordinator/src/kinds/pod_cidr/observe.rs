@@ -97,12 +97,7 @@ pub async fn cluster(
         nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
         pins: objects::pins(&index, namespaces),
         workloads,
-        budgets: cache
-            .budgets
-            .state()
-            .iter()
-            .map(|found| facts::pods::budget(found))
-            .collect(),
+        budgets: facts::pods::budgets(&cache.budgets.state()),
         webhooks: webhooks.behind(&pods),
         name_servers,
         corefiles,

@@ -57,7 +57,7 @@ impl Pass<'_> {
         }
         match staged::report(next.decision, status) {
             Some(Step::Complete) => self.complete(memory, known, status).await?,
-            Some(step) => staged::done(Box::pin(executor.run(&step, known, memory)).await?, status),
+            Some(step) => status.clear_reason(Box::pin(executor.run(&step, known, memory)).await?),
             None => {}
         }
         if let Some(aside) = next.halted_services {

@@ -101,12 +101,7 @@ pub async fn cluster(
         malformed,
         hosts: read::from_reports(&reports, |status| status.service_cidr.clone()),
         workloads: workload_facts,
-        budgets: cache
-            .budgets
-            .state()
-            .iter()
-            .map(|found| facts::pods::budget(found))
-            .collect(),
+        budgets: facts::pods::budgets(&cache.budgets.state()),
         webhooks: webhooks.behind(&pods),
         name_servers,
         mentions: memory

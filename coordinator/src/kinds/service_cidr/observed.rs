@@ -1,4 +1,5 @@
-//! The observed Services: whole objects of those in the pass, the addresses and node ports of all, and one Service as it was seen.
+//! The observed Services: whole objects of those in the pass, the addresses and node ports of all, and one Service as it was
+//! seen.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

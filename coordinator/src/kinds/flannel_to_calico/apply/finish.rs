@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ::flannel_to_calico::api::OrEmpty as _;
-use api::migration::MigrationPhase;
+use api::migration::Direction;
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, names};
 use engine::decision::WaitReason;
@@ -29,7 +29,7 @@ use crate::node_migrations::update_spec;
 use crate::snapshot::Snapshot;
 use crate::waits::{is_written, wait};
 use crate::write::{self, WriteError};
-use crate::{own_pods, traffic};
+use crate::{own_pods, staged, traffic};
 
 /// One pass of the end: each step is finished when the object that it removes does not exist.
 pub async fn finish(
@@ -72,23 +72,13 @@ pub async fn finish(
         return Ok(());
     }
     saved::restore_ipam_config(context, &status.saved_state).await?;
-    status.phase = MigrationPhase::Completed;
-    status.completed_at = Some(Timestamp::now());
-    status.reason = String::new();
-    status.message = format!(
+    let message = format!(
         "Nodes on Calico: {}. No part of flannel remains on them. replumb does not delete flannel's namespace, ConfigMap, RBAC \
          and node annotations",
         snapshot.node_migrations.len()
     );
-    context
-        .events
-        .migration(
-            migration,
-            crate::events::EventLevel::Normal,
-            status.phase.as_str(),
-            &status.message,
-        )
-        .await;
+    let now = Timestamp::now();
+    staged::complete(context, migration, Direction::Forward, now, message, status).await;
     Ok(())
 }
 

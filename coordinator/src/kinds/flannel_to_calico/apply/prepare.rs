@@ -21,7 +21,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::super::node_objects::{self, Outcome};
-use super::super::observe::daemon_set;
+use super::super::observe::required_daemon_set;
 use super::super::{NODES_AT_ONCE, adopt};
 use crate::cache::Cache;
 use crate::calico;
@@ -97,8 +97,7 @@ pub async fn prepare(
     status.phase = MigrationPhase::Rolling;
     status.rollback_started_at = None;
     status.prepared_at = status.prepared_at.or(Some(Timestamp::now()));
-    status.reason = String::new();
-    "cluster-wide objects are ready; starting with nodes".clone_into(&mut status.message);
+    status.clear_reason("cluster-wide objects are ready; starting with nodes".to_owned());
     Ok(())
 }
 
@@ -111,10 +110,9 @@ async fn select_nodes(
 ) -> Result<Option<String>, WriteError> {
     let namespace = &settings.flannel_daemon_set_namespace.value;
     let name = &settings.flannel_daemon_set_name.value;
-    let Some(set) = daemon_set(cache, namespace, name) else {
-        return Ok(Some(format!(
-            "DaemonSet {namespace}/{name} not found: flannel was removed from the cluster; apply its manifest again"
-        )));
+    let set = match required_daemon_set(cache, namespace, name) {
+        Ok(set) => set,
+        Err(message) => return Ok(Some(message)),
     };
     let read = facts::daemon_sets::daemon_set(&set);
     if read

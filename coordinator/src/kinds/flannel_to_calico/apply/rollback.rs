@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ::flannel_to_calico::api::SavedNodeState;
-use api::migration::MigrationPhase;
+use api::migration::Direction;
 use api::{Migration, MigrationStatus, names};
 use crash_point::Edge;
 use engine::decision::WaitReason;
@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::super::observe::daemon_set;
+use super::super::observe::{daemon_set, required_daemon_set};
 use super::super::{NODES_AT_ONCE, blocks, node_objects, saved};
 use super::finish::{release_agents, remove_labels};
 use super::prepare::rolled;
@@ -28,7 +28,7 @@ use crate::memory::Memory;
 use crate::snapshot::Snapshot;
 use crate::waits::{is_written, wait};
 use crate::write::{self, WriteError};
-use crate::{own_pods, traffic};
+use crate::{own_pods, staged, traffic};
 
 /// Facts about the rollback. Lost at a restart: then they are read again.
 #[derive(Default)]
@@ -142,22 +142,12 @@ pub async fn roll_back(
         return Ok(());
     }
     crash_point::reach("RemoveLabels", Edge::Recorded, None).await;
-    status.phase = MigrationPhase::RolledBack;
-    status.completed_at = Some(Timestamp::now());
-    status.reason = String::new();
-    status.message = format!(
+    let message = format!(
         "Nodes on flannel as before: {}. replumb does not delete Calico's DaemonSet, ClusterInformation and Tiers",
         snapshot.node_migrations.len()
     );
-    context
-        .events
-        .migration(
-            migration,
-            crate::events::EventLevel::Normal,
-            status.phase.as_str(),
-            &status.message,
-        )
-        .await;
+    let now = Timestamp::now();
+    staged::complete(context, migration, Direction::Rollback, now, message, status).await;
     Ok(())
 }
 
@@ -258,10 +248,9 @@ async fn deselect_nodes(
 ) -> Result<Option<String>, WriteError> {
     let namespace = &settings.flannel_daemon_set_namespace.value;
     let name = &settings.flannel_daemon_set_name.value;
-    let Some(set) = daemon_set(cache, namespace, name) else {
-        return Ok(Some(format!(
-            "DaemonSet {namespace}/{name} not found: flannel was removed from the cluster; apply its manifest again"
-        )));
+    let set = match required_daemon_set(cache, namespace, name) {
+        Ok(set) => set,
+        Err(message) => return Ok(Some(message)),
     };
     let read = facts::daemon_sets::daemon_set(&set);
     if read.node_selector.contains_key(names::NODE_NETWORK_LABEL) {

@@ -162,11 +162,10 @@ pub(super) fn finish_or_stay(
         status.set_reason(held.reason, held.message);
         return;
     }
-    status.reason = String::new();
-    status.message = format!(
+    status.clear_reason(format!(
         "every node is on Calico. Legacy pods that keep their addresses: {} (nodes: {}). A node is cleaned up once its last \
          legacy pod is gone",
         mixed.iter().map(|(_, pods)| pods).sum::<usize>(),
         mixed.len()
-    );
+    ));
 }
