@@ -3,6 +3,8 @@
 
 pub mod connections;
 pub mod expected;
+#[cfg(test)]
+mod fixture;
 pub mod kubelet;
 pub mod observe;
 mod old_addresses;

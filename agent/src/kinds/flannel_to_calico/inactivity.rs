@@ -39,8 +39,8 @@ impl InactivityClock {
     }
 
     /// A restarted agent continues with the last time limit in the journal and the time since the last record: at most the time
-    /// limit less [`GRACE`], since the host's clock may have been set meanwhile, and the API server may have a newer time limit. `starts`
-    /// is the number of starts since that record, without this one.
+    /// limit less [`GRACE`], since the host's clock may have been set meanwhile, and the API server may have a newer time limit.
+    /// `starts` is the number of starts since that record, without this one.
     pub fn resume(
         &mut self,
         last: Option<Timestamp>,

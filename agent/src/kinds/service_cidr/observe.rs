@@ -266,14 +266,7 @@ mod tests {
     use service_cidr::host::ExpectedPorts;
 
     use super::*;
-
-    fn port(address: &str) -> ServicePort {
-        ServicePort {
-            address: address.parse().unwrap(),
-            protocol: "TCP".to_owned(),
-            port: 443,
-        }
-    }
+    use crate::kinds::service_cidr::fixture::port;
 
     #[test]
     fn slow_reads_are_repeated_less_often_and_never_answer_another_question() {

@@ -254,14 +254,7 @@ async fn ask_nft<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn port(address: &str) -> ServicePort {
-        ServicePort {
-            address: address.parse().unwrap(),
-            protocol: "TCP".to_owned(),
-            port: 443,
-        }
-    }
+    use crate::kinds::service_cidr::fixture::port;
 
     fn to_endpoints(address: &str) -> Rule {
         (port(address), RuleTarget::Endpoints("KUBE-SVC-A".to_owned()))

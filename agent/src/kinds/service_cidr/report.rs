@@ -32,14 +32,7 @@ fn pending(is_asked: bool, unknown: &Found<Vec<ServicePort>>) -> Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn port(address: &str) -> ServicePort {
-        ServicePort {
-            address: address.parse().unwrap(),
-            protocol: "TCP".to_owned(),
-            port: 443,
-        }
-    }
+    use crate::kinds::service_cidr::fixture::port;
 
     #[test]
     fn the_next_observation_is_soon_while_a_rule_is_missing() {

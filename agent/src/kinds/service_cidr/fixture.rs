@@ -1,0 +1,12 @@
+//! Values that several tests of this kind share.
+
+use service_cidr::host::ServicePort;
+
+/// The TCP port 443 of this address.
+pub fn port(address: &str) -> ServicePort {
+    ServicePort {
+        address: address.parse().unwrap(),
+        protocol: "TCP".to_owned(),
+        port: 443,
+    }
+}
