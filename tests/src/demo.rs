@@ -19,13 +19,30 @@ pub mod watch;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use api::migration::MigrationPhase;
 use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
 
 /// Name of the Migration of the demo.
 pub const MIGRATION: &str = "demo";
 /// Limit of the whole migration, with room for a busy machine.
 const LIMIT: Duration = Duration::from_mins(30);
+
+/// The Migration, as the API server has it.
+pub async fn migration_object(cluster: &Cluster) -> Result<Value> {
+    let text = cluster
+        .api()
+        .kubectl(&["get", "migrations.replumb.dev", MIGRATION, "-o", "json"])
+        .await?;
+    serde_json::from_str(&text).context("parse the Migration")
+}
+
+/// The status of the Migration.
+pub async fn status(cluster: &Cluster) -> Result<Value> {
+    Ok(migration_object(cluster).await?["status"].take())
+}
 
 /// Where a migration ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

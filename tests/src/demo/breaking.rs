@@ -99,6 +99,14 @@ pub async fn break_and_repair(
     Ok(answer.with_context(|| format!("case {} ({})", case.name, case.about)))
 }
 
+/// Breaks the cluster as the case says, repairs it, deletes the Migration, and returns the output of the refusal.
+pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case, manifest: &Value) -> Result<String> {
+    let answer = break_and_repair(cluster, operator, case, manifest).await?;
+    let deleted = delete_migration(cluster).await;
+    let text = answer?;
+    deleted.map(|()| text)
+}
+
 /// Deletes the Migration of a case: a refused Migration blocks the next one.
 pub async fn delete_migration(cluster: &Cluster) -> Result<()> {
     cluster

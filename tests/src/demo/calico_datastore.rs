@@ -19,7 +19,7 @@ use super::breaking::{self, Case};
 use super::operator::{Exit, Operator};
 use super::report::{Measurements, MigrationReport, NodeReport, Pods, probes};
 use super::scene::Scene;
-use super::{End, LIMIT, MIGRATION, Tools, merge, migration, traffic};
+use super::{End, LIMIT, Tools, merge, migration, migration_object, status, traffic};
 use crate::cluster::Cluster;
 use crate::cluster::pods::CALICO_NAMESPACE;
 use crate::cluster::wait::{Observation, until};
@@ -92,11 +92,7 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
         spec: breaking::spec(cluster, case).await?,
         kills: 0,
     };
-    let answer =
-        breaking::break_and_repair(cluster, operator, case, &manifest(cluster, &request).await?).await?;
-    let forgotten = breaking::delete_migration(cluster).await;
-    let text = answer?;
-    forgotten.map(|()| text)
+    breaking::refuse(cluster, operator, case, &manifest(cluster, &request).await?).await
 }
 
 /// A prepared migration, with the state from before.
@@ -162,20 +158,6 @@ async fn allow_ingress(cluster: &Cluster, etcd: Etcd) -> Result<()> {
         },
     )
     .await
-}
-
-/// The status of the Migration.
-pub async fn status(cluster: &Cluster) -> Result<Value> {
-    Ok(migration_object(cluster).await?["status"].clone())
-}
-
-/// The Migration.
-async fn migration_object(cluster: &Cluster) -> Result<Value> {
-    let text = cluster
-        .api()
-        .kubectl(&["get", "migrations.replumb.dev", MIGRATION, "-o", "json"])
-        .await?;
-    serde_json::from_str(&text).context("parse the Migration")
 }
 
 impl<'cluster> Run<'cluster> {

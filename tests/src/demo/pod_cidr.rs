@@ -20,7 +20,7 @@ use super::operator::{Exit, Operator};
 use super::report::{ManualStep, NodeReport, probes};
 use super::scene::Scene;
 use super::watch::Watch;
-use super::{End, MIGRATION, Tools, max_unavailable, merge, migration};
+use super::{End, Tools, max_unavailable, merge, migration, migration_object};
 use crate::cluster::Cluster;
 use crate::cluster::control_plane::POD_NETWORK;
 use crate::cluster::pods::CALICO_NAMESPACE;
@@ -76,10 +76,7 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
         spec: breaking::spec(cluster, case).await?,
         ..Request::new("1")?
     };
-    let answer = breaking::break_and_repair(cluster, operator, case, &manifest(&request)).await?;
-    let forgotten = breaking::delete_migration(cluster).await;
-    let text = answer?;
-    forgotten.map(|()| text)
+    breaking::refuse(cluster, operator, case, &manifest(&request)).await
 }
 
 /// A prepared migration, with the state from before it.
@@ -197,11 +194,7 @@ impl<'cluster> Run<'cluster> {
     pub async fn report(&self, watch: Watch, manual_steps: Vec<ManualStep>, end: End) -> Result<Report> {
         let peak = watch.stop().await?;
         let cluster = self.scene.cluster;
-        let text = cluster
-            .api()
-            .kubectl(&["get", "migrations.replumb.dev", MIGRATION, "-o", "json"])
-            .await?;
-        let migration: Value = serde_json::from_str(&text).context("parse the Migration")?;
+        let migration = migration_object(cluster).await?;
         // Read before the traffic ends: the probers' pods must be in the target range too.
         let pods = self.scene.pods().await?;
         let (source, target) = match end {

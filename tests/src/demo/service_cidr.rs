@@ -21,7 +21,7 @@ use super::breaking::{self, Case};
 use super::operator::{Exit, Operator};
 use super::report::{ManualStep, Measurements, MigrationReport, NodeReport, probes};
 use super::scene::Scene;
-use super::{End, LIMIT, MIGRATION, Tools, merge, migration};
+use super::{End, LIMIT, Tools, merge, migration, migration_object, status};
 use crate::cluster::Cluster;
 use crate::cluster::control_plane::DNS_SERVICE;
 use crate::cluster::wait::{Observation, until};
@@ -126,10 +126,7 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
         spec: breaking::spec(cluster, case).await?,
         ..Request::new(End::Migrated, false)?
     };
-    let answer = breaking::break_and_repair(cluster, operator, case, &manifest(&request)).await?;
-    let forgotten = breaking::delete_migration(cluster).await;
-    let text = answer?;
-    forgotten.map(|()| text)
+    breaking::refuse(cluster, operator, case, &manifest(&request)).await
 }
 
 /// A prepared migration, with the state from before it.
@@ -152,20 +149,6 @@ fn counts(pod: &Pod) -> bool {
 fn is_in_stage(known: &Value, direction: &str, stages: &[&str]) -> bool {
     let now = &known["stage"];
     now["direction"] == direction && now["name"].as_str().is_some_and(|name| stages.contains(&name))
-}
-
-/// The status of the Migration.
-async fn status(cluster: &Cluster) -> Result<Value> {
-    Ok(migration_object(cluster).await?["status"].clone())
-}
-
-/// The Migration.
-async fn migration_object(cluster: &Cluster) -> Result<Value> {
-    let text = cluster
-        .api()
-        .kubectl(&["get", "migrations.replumb.dev", MIGRATION, "-o", "json"])
-        .await?;
-    serde_json::from_str(&text).context("parse the Migration")
 }
 
 impl<'cluster> Run<'cluster> {

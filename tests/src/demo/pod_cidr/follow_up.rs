@@ -12,9 +12,9 @@ use super::Request;
 use crate::cluster::Cluster;
 use crate::demo::report::ManualStep;
 use crate::demo::scene::Scene;
-use crate::demo::{LIMIT, MIGRATION};
+use crate::demo::{LIMIT, status};
 
-/// The reason in `status.blocked` while the migration waits for a manual step.
+/// The reason in `status.reason` while the migration waits for a manual step.
 const REASON: &str = "ConfigurationFollowUp";
 /// Fragment of the message at the end of a rollback that names a manual step.
 const CHANGE_BACK: &str = "must be changed back";
@@ -96,15 +96,6 @@ async fn requested_step(cluster: &Cluster) -> Result<Option<String>> {
     let status = status(cluster).await?;
     let waits = status["reason"] == REASON;
     Ok(waits.then(|| status["message"].as_str().unwrap_or_default().to_owned()))
-}
-
-async fn status(cluster: &Cluster) -> Result<Value> {
-    let text = cluster
-        .api()
-        .kubectl(&["get", "migrations.replumb.dev", MIGRATION, "-o", "json"])
-        .await?;
-    let migration: Value = serde_json::from_str(&text).context("parse the Migration")?;
-    Ok(migration["status"].clone())
 }
 
 /// A setting that the demo's user can change.

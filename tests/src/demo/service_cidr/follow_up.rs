@@ -8,12 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::Request;
 use super::sample::same_offset;
-use super::{Request, status};
 use crate::cluster::Cluster;
 use crate::cluster::control_plane::{DNS_SERVICE, KUBERNETES_SERVICE, SERVICE_NETWORK};
 use crate::demo::report::ManualStep;
 use crate::demo::scene::Scene;
+use crate::demo::status;
 
 /// The reasons in `status.blocked` while the migration waits for a manual step.
 const API_SERVERS: &str = "ApiServers";
