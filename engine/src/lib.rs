@@ -2,8 +2,8 @@
 //!
 //! Nothing here reads a clock, a file, a socket or an API; `clippy.toml` beside this crate bans them. [`check`] judges
 //! prerequisites, [`order`] and [`rollout`] choose which nodes may be migrated at the same time, [`drain`], [`evict`] and
-//! [`moves`] choose which pods are evicted, [`decision`] is the next action for one node, and [`reason`] has every reason to wait or
-//! to halt.
+//! [`moves`] choose which pods are evicted, [`decision`] is the next action for one node, and [`reason`] has every reason to wait
+//! or to halt.
 
 pub mod check;
 pub mod cluster;

@@ -1,5 +1,5 @@
-//! Every reason why a migration or a node makes no progress. The reason in a status, in an Event and in a metric is the name of one
-//! of them, and the runbook has a section for each.
+//! Every reason why a migration or a node makes no progress. The reason in a status, in an Event and in a metric is the name of
+//! one of them, and the runbook has a section for each.
 
 use strum::{IntoStaticStr, VariantArray};
 

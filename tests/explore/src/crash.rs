@@ -2,8 +2,8 @@
 
 use std::fmt::{Debug, Display};
 
-/// Runs once without a crash, and once more for each step, with a crash in it. `run` gets the number of that step, and returns the
-/// end state and the number of steps. Returns the number of crashes.
+/// Runs once without a crash, and once more for each step, with a crash in it. `run` gets the number of that step, and returns
+/// the end state and the number of steps. Returns the number of crashes.
 ///
 /// # Panics
 ///

@@ -32,8 +32,8 @@ pub struct States<State> {
 }
 
 /// Every state that is reachable from these. `next` sees each state once: it checks that the state and the decided step are safe,
-/// and returns what may follow. A crash of the program after a step is the state with the result of the step, and without what the
-/// program only remembered.
+/// and returns what may follow. A crash of the program after a step is the state with the result of the step, and without what
+/// the program only remembered.
 pub fn states<State: Ord>(
     starts: impl IntoIterator<Item = State>,
     mut next: impl FnMut(&State) -> Follows<State>,
