@@ -16,7 +16,7 @@ use crate::demo::report::ManualStep;
 use crate::demo::scene::Scene;
 use crate::demo::status;
 
-/// The reasons in `status.blocked` while the migration waits for a manual step.
+/// The reasons in `status.reason` while the migration waits for a manual step.
 const API_SERVERS: &str = "ApiServers";
 const CONFIGURATION: &str = "ConfigurationFollowUp";
 /// Time between two reads of the Migration.
