@@ -10,7 +10,8 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::lenient_requests;
-use crate::write::{WriteError, parameters, post_parameters};
+use crate::pass_error::PassError;
+use crate::write::{parameters, post_parameters};
 
 /// A resource of Calico: kind and plural name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl Kind {
     /// # Errors
     ///
     /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
-    pub async fn list(self, client: &Client) -> Result<Vec<DynamicObject>, WriteError> {
+    pub async fn list(self, client: &Client) -> Result<Vec<DynamicObject>, PassError> {
         self.each(client, Some).await
     }
 
@@ -62,7 +63,7 @@ impl Kind {
         self,
         client: &Client,
         choose: impl FnMut(DynamicObject) -> Option<T>,
-    ) -> Result<Vec<T>, WriteError> {
+    ) -> Result<Vec<T>, PassError> {
         self.pages(client, ListParams::default(), choose).await
     }
 
@@ -76,7 +77,7 @@ impl Kind {
         client: &Client,
         labels: &str,
         choose: impl FnMut(DynamicObject) -> Option<T>,
-    ) -> Result<Vec<T>, WriteError> {
+    ) -> Result<Vec<T>, PassError> {
         self.pages(client, ListParams::default().labels(labels), choose)
             .await
     }
@@ -86,11 +87,11 @@ impl Kind {
         client: &Client,
         asked: ListParams,
         choose: impl FnMut(DynamicObject) -> Option<T>,
-    ) -> Result<Vec<T>, WriteError> {
+    ) -> Result<Vec<T>, PassError> {
         match lenient_requests::pages(&self.api(client), asked, choose).await {
             // An unknown resource is answered with plain text, without the reason NotFound.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-            found => found.map_err(|source| WriteError::of("listing", self.1, source)),
+            found => found.map_err(|source| PassError::of("listing", self.1, source)),
         }
     }
 
@@ -99,12 +100,12 @@ impl Kind {
     /// # Errors
     ///
     /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
-    pub async fn get(self, client: &Client, name: &str) -> Result<Option<DynamicObject>, WriteError> {
+    pub async fn get(self, client: &Client, name: &str) -> Result<Option<DynamicObject>, PassError> {
         match lenient_requests::get_opt(&self.api(client), name).await {
             Ok(found) => Ok(found),
             // No object of this name, or, as plain text, no such kind: see above.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-            Err(source) => Err(WriteError::of("reading", self.describe(name), source)),
+            Err(source) => Err(PassError::of("reading", self.describe(name), source)),
         }
     }
 
@@ -113,9 +114,9 @@ impl Kind {
     /// # Errors
     ///
     /// The API server refuses the write or does not answer.
-    pub async fn create(self, client: &Client, object: &Value) -> Result<Created, WriteError> {
+    pub async fn create(self, client: &Client, object: &Value) -> Result<Created, PassError> {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let attempt = |source| WriteError::of("creating", self.describe(&name), source);
+        let attempt = |source| PassError::of("creating", self.describe(&name), source);
         let object: DynamicObject = serde_json::from_value(object.clone())
             .map_err(|source| attempt(kube::Error::SerdeError(source)))?;
         match self.api(client).create(&post_parameters(), &object).await {
@@ -135,7 +136,7 @@ impl Kind {
         client: &Client,
         object: &Value,
         change: impl Fn(&Value) -> Option<Value>,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), PassError> {
         if self.create(client, object).await? == Created::Now {
             return Ok(());
         }
@@ -154,7 +155,7 @@ impl Kind {
         client: &Client,
         name: &str,
         change: impl Fn(&Value) -> Option<Value>,
-    ) -> Result<bool, WriteError> {
+    ) -> Result<bool, PassError> {
         let Some(found) = self.get(client, name).await? else {
             return Ok(false);
         };
@@ -175,7 +176,7 @@ impl Kind {
         client: &Client,
         read: &DynamicObject,
         change: &Value,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), PassError> {
         let patch = json!({
             "metadata": { "resourceVersion": read.metadata.resource_version },
             "spec": change,
@@ -187,7 +188,7 @@ impl Kind {
             &Patch::Merge(patch),
         )
         .await
-        .map_err(|source| WriteError::of("patching", self.describe(&read.name_any()), source))?;
+        .map_err(|source| PassError::of("patching", self.describe(&read.name_any()), source))?;
         Ok(())
     }
 
@@ -196,11 +197,11 @@ impl Kind {
     /// # Errors
     ///
     /// The API server refuses the write or does not answer.
-    pub async fn delete(self, client: &Client, name: &str) -> Result<(), WriteError> {
+    pub async fn delete(self, client: &Client, name: &str) -> Result<(), PassError> {
         match lenient_requests::delete(&self.api(client), name, &DeleteParams::default()).await {
             Ok(()) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-            Err(source) => Err(WriteError::of("deleting", self.describe(name), source)),
+            Err(source) => Err(PassError::of("deleting", self.describe(name), source)),
         }
     }
 }

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::events::EventLevel;
-use crate::write::{self, WriteError};
+use crate::pass_error::PassError;
+use crate::write;
 
 /// Whether the Node is cordoned, by any writer.
 pub fn is_unschedulable(node: &Node) -> bool {
@@ -30,7 +31,7 @@ pub fn is_by(node: &Node, migration: &str) -> bool {
 /// # Errors
 ///
 /// The Node changed since it was read, or the API server refuses the patch or does not answer.
-pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
+pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), PassError> {
     let name = migration.name_any();
     let mut annotations = json!({ names::CORDONED_BY_ANNOTATION: name });
     if !node
@@ -56,7 +57,7 @@ pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Re
 /// # Errors
 ///
 /// The Node changed since it was read, or the API server refuses the patch or does not answer.
-pub async fn uncordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
+pub async fn uncordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), PassError> {
     let nodes: Api<Node> = Api::all(context.client.clone());
     write::patch(&nodes, node, "uncordoning", &without_cordon(migration, node)).await?;
     Ok(())
@@ -71,7 +72,7 @@ pub async fn release_scale_down(
     context: &Context,
     migration: &Migration,
     node: &Node,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     if node
         .annotations()
         .contains_key(names::SCALE_DOWN_DISABLED_BY_ANNOTATION)

@@ -12,8 +12,8 @@ use engine::reason::Reason;
 use crate::cache::{Cache, OptionalWatches};
 use crate::context::Context;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::unused_fields::SpecField;
-use crate::write::WriteError;
 
 /// One kind of migration, as the engine drives it.
 pub(crate) trait Kind {
@@ -23,7 +23,7 @@ pub(crate) trait Kind {
     type Settings;
 
     /// Creates and deletes `NodeMigration`s to match the Nodes.
-    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError>;
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError>;
 
     /// Reads the cluster. Changes nothing.
     async fn observe(
@@ -33,7 +33,7 @@ pub(crate) trait Kind {
         memory: &mut Memory,
         migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
-    ) -> Result<Self::Facts, WriteError>;
+    ) -> Result<Self::Facts, PassError>;
 
     /// Nodes whose agents have not reported what the checks need.
     fn silent(&self, facts: &Self::Facts) -> Vec<String>;
@@ -72,7 +72,7 @@ pub(crate) trait Kind {
         cache: &Cache,
         migration: &Migration,
         facts: &Self::Facts,
-    ) -> Result<BTreeMap<String, String>, WriteError>;
+    ) -> Result<BTreeMap<String, String>, PassError>;
 
     /// One pass of a started migration. Returns the reasons for which nodes in the rollout wait.
     async fn advance(
@@ -82,7 +82,7 @@ pub(crate) trait Kind {
         memory: &mut Memory,
         migration: &Migration,
         status: &mut MigrationStatus,
-    ) -> Result<Vec<Reason>, WriteError>;
+    ) -> Result<Vec<Reason>, PassError>;
 
     /// Cuts the texts of this kind in the status whose length depends on the content of the cluster.
     fn cut_texts(_status: &mut MigrationStatus) {}

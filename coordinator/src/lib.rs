@@ -48,6 +48,7 @@ mod own_pods;
 pub mod pass;
 #[cfg(test)]
 mod pass_cost;
+pub mod pass_error;
 mod planning;
 pub mod pod_index;
 pub mod probe;

@@ -13,8 +13,8 @@ use crate::context::Context;
 use crate::kind::Kind;
 use crate::limits;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::waits::report_refusals;
-use crate::write::WriteError;
 use crate::{bounds, planning, records};
 
 /// One pass of a Migration: does the next action and returns the current status.
@@ -24,7 +24,7 @@ pub(crate) async fn reconcile(
     cache: &Cache,
     memory: &mut Memory,
     migration: &Migration,
-) -> Result<MigrationStatus, WriteError> {
+) -> Result<MigrationStatus, PassError> {
     memory.check_clock(context, migration).await;
     context.obstacles.begin_pass();
     let mut status = migration.status.clone().unwrap_or_default();

@@ -12,7 +12,8 @@ use serde_json::json;
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::write::{self, WriteError, describe};
+use crate::pass_error::PassError;
+use crate::write::{self, describe};
 use crate::{facts, own_pods};
 
 /// One object for each Node: deletes the objects of Nodes that are gone, then as [`sync`].
@@ -25,7 +26,7 @@ pub async fn adopt(
     cache: &Cache,
     migration: &Migration,
     ask: impl Fn(&mut NodeMigrationSpec),
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     for object in without_node(cache, migration) {
         delete(context, &object).await?;
     }
@@ -43,7 +44,7 @@ pub async fn sync(
     cache: &Cache,
     migration: &Migration,
     ask: impl Fn(&mut NodeMigrationSpec),
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let existing: BTreeMap<String, Arc<NodeMigration>> = cache
         .node_migrations
         .state()
@@ -94,7 +95,7 @@ pub async fn update_spec(
     context: &Context,
     object: &NodeMigration,
     spec: &NodeMigrationSpec,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     if object.spec == *spec {
         return Ok(());
     }
@@ -165,14 +166,14 @@ async fn create(
     migration: &Migration,
     node: &str,
     ask: impl Fn(&mut NodeMigrationSpec),
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let api: Api<NodeMigration> = Api::all(context.client.clone());
     let mut spec: NodeMigrationSpec = serde_json::from_value(json!({
         "nodeName": node,
         "migration": migration.name_any(),
     }))
     .map_err(|source| {
-        WriteError::of(
+        PassError::of(
             "building",
             format!("NodeMigration {node}"),
             kube::Error::SerdeError(source),
@@ -180,7 +181,7 @@ async fn create(
     })?;
     ask(&mut spec);
     let owner = serde_json::from_value(own_pods::owner(migration)).map_err(|source| {
-        WriteError::of(
+        PassError::of(
             "building",
             format!("NodeMigration {node}"),
             kube::Error::SerdeError(source),
@@ -203,7 +204,7 @@ async fn create(
 /// # Errors
 ///
 /// The API server refuses the write or does not answer.
-pub async fn delete(context: &Context, object: &NodeMigration) -> Result<(), WriteError> {
+pub async fn delete(context: &Context, object: &NodeMigration) -> Result<(), PassError> {
     if object.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -220,11 +221,11 @@ pub async fn write_spec(
     context: &Context,
     object: &Arc<NodeMigration>,
     spec: &NodeMigrationSpec,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let api: Api<NodeMigration> = Api::all(context.client.clone());
     match write::patch_spec(&api, object.as_ref(), &object.spec, spec).await {
         // An earlier step of this pass wrote the object: the next pass decides on the new state.
-        Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
+        Ok(_) | Err(PassError::Conflict { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }

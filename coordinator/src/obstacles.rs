@@ -17,8 +17,8 @@ use engine::reason::Reason;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
+use crate::pass_error::PassError;
 use crate::summary::WaitReport;
-use crate::write::WriteError;
 
 /// Pause after the first failure. It doubles with each further failure.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(1);
@@ -125,8 +125,8 @@ impl Obstacles {
     pub fn attempt<T>(
         &self,
         object: &str,
-        write: impl Future<Output = Result<T, WriteError>>,
-    ) -> impl Future<Output = Result<Option<T>, WriteError>> {
+        write: impl Future<Output = Result<T, PassError>>,
+    ) -> impl Future<Output = Result<Option<T>, PassError>> {
         // Writes are large futures, and this one is part of many.
         let write = Box::pin(write);
         async move {
@@ -171,12 +171,7 @@ impl Obstacles {
     ///
     /// # Errors
     /// When the API server is unreachable, which is not a problem of one object.
-    pub fn note(
-        &self,
-        object: &str,
-        error: WriteError,
-        now: Timestamp,
-    ) -> Result<Option<String>, WriteError> {
+    pub fn note(&self, object: &str, error: PassError, now: Timestamp) -> Result<Option<String>, PassError> {
         if !error.concerns_one_object() {
             return Err(error);
         }

@@ -24,8 +24,9 @@ use crate::kind::Kind as _;
 use crate::kinds::{self, with_kind};
 use crate::lifecycle;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::words::differ_in_words;
-use crate::write::{self, WriteError};
+use crate::write;
 
 /// Interval of passes without a change, for deadlines and retries.
 const TICK: Duration = Duration::from_secs(1);
@@ -75,10 +76,10 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
             .inc();
         match error {
             // Another writer was faster: the watch delivers the new state.
-            WriteError::Conflict { .. } => {
+            PassError::Conflict { .. } => {
                 info!(error = %runtime::error::chain(&error), "object changed; pass repeated");
             }
-            WriteError::Api { .. } | WriteError::Etcd(_) => {
+            PassError::Api { .. } | PassError::Etcd(_) => {
                 warn!(error = %runtime::error::chain(&error), "pass failed; will be repeated");
             }
         }
@@ -86,12 +87,12 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
 }
 
 /// One pass: advances the active Migration, and reports to every other one why it waits.
-pub(crate) async fn pass(context: &Context, cache: &Cache, memory: &mut Memory) -> Result<(), WriteError> {
+pub(crate) async fn pass(context: &Context, cache: &Cache, memory: &mut Memory) -> Result<(), PassError> {
     // Statuses are large, and a pass is part of other futures.
     Box::pin(every_migration(context, cache, memory)).await
 }
 
-async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) -> Result<(), WriteError> {
+async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) -> Result<(), PassError> {
     evict::forget_missed(memory, &cache.pods);
     let mut migrations: Vec<Migration> = Vec::new();
     for guarded in cache.migrations.state() {
@@ -137,7 +138,7 @@ async fn status_after_pass(
     cache: &Cache,
     memory: &mut Memory,
     migration: &Migration,
-) -> (MigrationStatus, Option<WriteError>) {
+) -> (MigrationStatus, Option<PassError>) {
     let ended = tokio::time::timeout(PASS_LIMIT, run_kind(context, cache, memory, migration)).await;
     let (reason, words, error) = match ended {
         Ok(Ok(status)) => return (status, None),
@@ -170,11 +171,11 @@ async fn status_after_pass(
 }
 
 /// The reason that a failure has for the user; `None` if it resolves without help, or if no status can be written.
-fn reason(error: &WriteError) -> Option<WaitReason> {
+fn reason(error: &PassError) -> Option<WaitReason> {
     match error {
-        WriteError::Etcd(_) => Some(WaitReason::Datastore),
-        WriteError::Api { .. } => error.concerns_one_object().then_some(WaitReason::RequestRefused),
-        WriteError::Conflict { .. } => None,
+        PassError::Etcd(_) => Some(WaitReason::Datastore),
+        PassError::Api { .. } => error.concerns_one_object().then_some(WaitReason::RequestRefused),
+        PassError::Conflict { .. } => None,
     }
 }
 
@@ -239,7 +240,7 @@ async fn run_kind(
     cache: &Cache,
     memory: &mut Memory,
     migration: &Migration,
-) -> Result<MigrationStatus, WriteError> {
+) -> Result<MigrationStatus, PassError> {
     match migration.spec.kind() {
         Ok(kind) => {
             with_kind!(kind, kind => lifecycle::reconcile(kind, context, cache, memory, migration).await)
@@ -277,7 +278,7 @@ pub(crate) async fn publish(
     memory: &mut Memory,
     migration: &Migration,
     mut status: MigrationStatus,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let name = migration.name_any();
     let old = migration.status.clone().unwrap_or_default();
     memory.unreported.add_to(&name, &mut status);

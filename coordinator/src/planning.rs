@@ -21,10 +21,10 @@ use crate::events::EventLevel;
 use crate::kind::Kind;
 use crate::memory::Memory;
 use crate::node_migrations::update_spec;
+use crate::pass_error::PassError;
 use crate::records::{self, Content};
 use crate::unused_fields;
 use crate::waits::{is_written, report_refusals, wait};
-use crate::write::WriteError;
 
 /// Time to wait for agents, from the first read and from the last new report, before silent agents are a refusal.
 const AGENT_PATIENCE: Duration = Duration::from_mins(1);
@@ -46,7 +46,7 @@ pub(crate) async fn plan<K: Kind>(
     memory: &mut Memory,
     migration: &Migration,
     status: &mut MigrationStatus,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let now = Timestamp::now();
     kind.adopt(context, cache, migration).await?;
     // A changed spec is read at once, the cluster around it every few seconds.
@@ -85,7 +85,7 @@ async fn check<K: Kind>(
     migration: &Migration,
     status: &mut MigrationStatus,
     now: Timestamp,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let name = migration.name_any();
     let node_migrations: Vec<_> = cache
         .node_migrations
@@ -210,7 +210,7 @@ async fn write_plan(
     memory: &mut Memory,
     migration: &Migration,
     document: &Document,
-) -> Result<Plan, WriteError> {
+) -> Result<Plan, PassError> {
     let divided = divide(document);
     for (holds, parts) in [
         (RecordContent::Prepare, divided.prepare),
@@ -236,7 +236,7 @@ async fn start<K: Kind>(
     facts: &K::Facts,
     status: &mut MigrationStatus,
     now: Timestamp,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let before = records::divide(kind.saved_state(context, cache, migration, facts).await?);
     if waits_for_writes(context, status) {
         return Ok(());
@@ -306,7 +306,7 @@ async fn write_node_plans<K: Kind>(
     node_migrations: &[Arc<NodeMigration>],
     settings: &K::Settings,
     plan: &Document,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let by_name: BTreeMap<&str, (usize, &NodeActions)> = plan
         .nodes
         .iter()

@@ -17,11 +17,11 @@ use crate::context::Context;
 use crate::events::EventLevel;
 use crate::facts;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::snapshot::Snapshot;
 use crate::stop::{self, Stop};
 use crate::traffic::{self, Fates, Network, Networks, TrafficResult};
 use crate::waits::wait;
-use crate::write::WriteError;
 
 /// Most stages in the history: after many changes of direction, the first ones are not needed.
 const MOST_STAGES: usize = 60;
@@ -144,7 +144,7 @@ pub(crate) async fn end_traffic(
     memory: &mut Memory,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
-) -> Result<bool, WriteError> {
+) -> Result<bool, PassError> {
     traffic::end(context, &mut memory.traffic, snapshot, status).await?;
     match traffic::ending(&memory.traffic, snapshot) {
         Some(held) => {
@@ -186,7 +186,7 @@ pub(crate) async fn watch_one_network(
     snapshot: &Snapshot,
     is_over: bool,
     status: &mut MigrationStatus,
-) -> Result<TrafficResult, WriteError> {
+) -> Result<TrafficResult, PassError> {
     let (watched, asks) = traffic::watch(
         context,
         &mut memory.traffic,

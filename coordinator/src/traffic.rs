@@ -28,9 +28,9 @@ use silences::Silences;
 use crate::context::Context;
 use crate::drafts::Drafts;
 use crate::events::EventLevel;
+use crate::pass_error::PassError;
 use crate::since::Since;
 use crate::snapshot::Snapshot;
-use crate::write::WriteError;
 use crate::{facts, own_pods};
 
 /// Most writes of one pass; further writes are left to the next pass, so that a pass does not take minutes.
@@ -107,7 +107,7 @@ pub async fn watch(
     wanted: Fates<'_>,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
-) -> Result<(TrafficResult, Drafts), WriteError> {
+) -> Result<(TrafficResult, Drafts), PassError> {
     let rules = &migration.spec.gates;
     let fates = match rules.traffic {
         TrafficGate::Watch => wanted,

@@ -1,8 +1,6 @@
 //! Writes to the API: patches of single fields. A patch requires that the fields on which it was decided are as read; for an
 //! object that other programs rarely write, that its resourceVersion is.
 
-mod error;
-
 use api::names;
 use engine::field_patch::{Basis, FieldPatch, pointer};
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -15,8 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-pub use self::error::WriteError;
 use crate::lenient_requests;
+use crate::pass_error::PassError;
 
 /// `Kind namespace/name` or `Kind name`.
 pub fn describe<K: Resource<DynamicType: Default>>(object: &K) -> String {
@@ -32,7 +30,7 @@ pub fn describe<K: Resource<DynamicType: Default>>(object: &K) -> String {
 /// # Errors
 ///
 /// The API server refuses the write or does not answer.
-pub async fn create<K>(api: &Api<K>, what: &str, object: &K) -> Result<(), WriteError>
+pub async fn create<K>(api: &Api<K>, what: &str, object: &K) -> Result<(), PassError>
 where
     K: Serialize + Clone + DeserializeOwned + std::fmt::Debug,
 {
@@ -40,7 +38,7 @@ where
         Ok(_) => Ok(()),
         // Created by an earlier pass and not in the store yet, or being deleted: the next pass decides.
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
-        Err(source) => Err(WriteError::of("creating", what, source)),
+        Err(source) => Err(PassError::of("creating", what, source)),
     }
 }
 
@@ -53,7 +51,7 @@ pub async fn delete<K>(
     api: &Api<K>,
     read: &K,
     propagation: Option<PropagationPolicy>,
-) -> Result<(), WriteError>
+) -> Result<(), PassError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
 {
@@ -68,7 +66,7 @@ where
     match lenient_requests::delete(api, &read.name_any(), &parameters).await {
         Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(source) => Err(WriteError::of("deleting", describe(read), source)),
+        Err(source) => Err(PassError::of("deleting", describe(read), source)),
     }
 }
 
@@ -77,14 +75,14 @@ where
 /// # Errors
 ///
 /// The object changed since it was read, or the API server refuses the write or does not answer.
-pub async fn patch_as_read<K>(api: &Api<K>, read: &K, attempt: &str, change: Value) -> Result<K, WriteError>
+pub async fn patch_as_read<K>(api: &Api<K>, read: &K, attempt: &str, change: Value) -> Result<K, PassError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let change = with_version(change, read);
     lenient_requests::patch(api, &read.name_any(), &parameters(), &Patch::Merge(change))
         .await
-        .map_err(|source| WriteError::of(attempt, describe(read), source))
+        .map_err(|source| PassError::of(attempt, describe(read), source))
 }
 
 /// Kinds whose objects many programs write: a decision about one of them depends on some of its fields.
@@ -126,7 +124,7 @@ impl DecidedBy for DaemonSet {
 /// # Errors
 ///
 /// The object changed since it was read, or the API server refuses the write or does not answer.
-pub async fn patch<K>(api: &Api<K>, read: &K, attempt: &str, change: &Value) -> Result<K, WriteError>
+pub async fn patch<K>(api: &Api<K>, read: &K, attempt: &str, change: &Value) -> Result<K, PassError>
 where
     K: Resource<DynamicType: Default> + DecidedBy + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
@@ -147,7 +145,7 @@ pub async fn patch_fields<K>(
     name: &str,
     attempt: (&str, &str),
     patch: &FieldPatch,
-) -> Result<K, WriteError>
+) -> Result<K, PassError>
 where
     K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
@@ -159,7 +157,7 @@ where
         }
         answer => answer,
     }
-    .map_err(|source| WriteError::of(attempt.0, attempt.1, source))
+    .map_err(|source| PassError::of(attempt.0, attempt.1, source))
 }
 
 /// The same for the status.
@@ -172,7 +170,7 @@ pub async fn patch_status_fields<K>(
     name: &str,
     attempt: (&str, &str),
     patch: &FieldPatch,
-) -> Result<K, WriteError>
+) -> Result<K, PassError>
 where
     K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
@@ -184,13 +182,13 @@ where
         }
         answer => answer,
     }
-    .map_err(|source| WriteError::of(attempt.0, attempt.1, source))
+    .map_err(|source| PassError::of(attempt.0, attempt.1, source))
 }
 
-fn json_patch((attempt, object): (&str, &str), patch: &FieldPatch) -> Result<Patch<()>, WriteError> {
+fn json_patch((attempt, object): (&str, &str), patch: &FieldPatch) -> Result<Patch<()>, PassError> {
     serde_json::from_value(patch.operations())
         .map(Patch::Json)
-        .map_err(|source| WriteError::of(attempt, object, kube::Error::SerdeError(source)))
+        .map_err(|source| PassError::of(attempt, object, kube::Error::SerdeError(source)))
 }
 
 /// Whether the API server may have refused a JSON patch because of a failed test. A failed test is answered like an invalid
@@ -208,16 +206,16 @@ async fn merge_patch<K>(
     name: &str,
     (attempt, object): (&str, &str),
     patch: &FieldPatch,
-) -> Result<Patch<Value>, WriteError>
+) -> Result<Patch<Value>, PassError>
 where
     K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
     let now = lenient_requests::get_opt(api, name).await;
-    let now = now.map_err(|source| WriteError::of("reading", object, source))?;
+    let now = now.map_err(|source| PassError::of("reading", object, source))?;
     // An object of the API always serializes.
     let now = now.map(|now| serde_json::to_value(now).unwrap_or_default());
     let merge = now.and_then(|now| patch.merge(&now));
-    merge.map(Patch::Merge).ok_or_else(|| WriteError::Conflict {
+    merge.map(Patch::Merge).ok_or_else(|| PassError::Conflict {
         attempt: attempt.to_owned(),
         object: object.to_owned(),
     })
@@ -228,7 +226,7 @@ where
 /// # Errors
 ///
 /// The object changed since it was read, or the API server refuses the write or does not answer.
-pub async fn patch_status<K, S>(api: &Api<K>, read: &K, old: Option<&S>, new: &S) -> Result<bool, WriteError>
+pub async fn patch_status<K, S>(api: &Api<K>, read: &K, old: Option<&S>, new: &S) -> Result<bool, PassError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
     S: Serialize + Sync,
@@ -239,7 +237,7 @@ where
     let change = with_version(json!({ "status": change }), read);
     lenient_requests::patch_status(api, &read.name_any(), &parameters(), &Patch::Merge(change))
         .await
-        .map_err(|source| WriteError::of("writing the status of", describe(read), source))?;
+        .map_err(|source| PassError::of("writing the status of", describe(read), source))?;
     Ok(true)
 }
 
@@ -257,7 +255,7 @@ pub async fn patch_spec<K, S>(
     read: &K,
     old: &S,
     new: &S,
-) -> Result<Option<ObjectMeta>, WriteError>
+) -> Result<Option<ObjectMeta>, PassError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
     S: Serialize + Sync,
@@ -279,14 +277,14 @@ where
     let answer = match lenient_requests::patch_metadata(api, &name, &parameters, &json).await {
         Err(kube::Error::Api(status)) if may_be_a_failed_test(&status) => {
             let now = lenient_requests::get_metadata_opt(api, &name).await;
-            let now = now.map_err(|source| WriteError::of("reading", &object, source))?;
+            let now = now.map_err(|source| PassError::of("reading", &object, source))?;
             let merge = now.and_then(|now| patch.merge(&json!({ "metadata": now.metadata })));
             match merge {
                 Some(merge) => {
                     lenient_requests::patch_metadata(api, &name, &parameters, &Patch::Merge(merge)).await
                 }
                 None => {
-                    return Err(WriteError::Conflict {
+                    return Err(PassError::Conflict {
                         attempt: attempt.to_owned(),
                         object,
                     });
@@ -297,7 +295,7 @@ where
     };
     match answer {
         Ok(written) => Ok(Some(written.metadata)),
-        Err(source) => Err(WriteError::of(attempt, object, source)),
+        Err(source) => Err(PassError::of(attempt, object, source)),
     }
 }
 

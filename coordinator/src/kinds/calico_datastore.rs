@@ -49,9 +49,9 @@ use crate::kind::Kind;
 use crate::limits;
 use crate::memory::Memory;
 use crate::node_migrations;
+use crate::pass_error::PassError;
 use crate::staged::settings_gone;
 use crate::unused_fields::SpecField;
-use crate::write::WriteError;
 
 pub use read_cache::ReadCache;
 use read_cache::ReadRequest;
@@ -74,7 +74,7 @@ impl Kind for CalicoDatastore {
     type Facts = ClusterFacts;
     type Settings = Settings;
 
-    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
         adopt(context, cache, migration).await
     }
 
@@ -85,7 +85,7 @@ impl Kind for CalicoDatastore {
         memory: &mut Memory,
         migration: &Migration,
         _node_migrations: &[Arc<NodeMigration>],
-    ) -> Result<ClusterFacts, WriteError> {
+    ) -> Result<ClusterFacts, PassError> {
         let by = ReadRequest {
             uid: migration.uid().unwrap_or_default(),
             generation: migration.metadata.generation.unwrap_or_default(),
@@ -154,7 +154,7 @@ impl Kind for CalicoDatastore {
         cache: &Cache,
         _migration: &Migration,
         _facts: &ClusterFacts,
-    ) -> Result<BTreeMap<String, String>, WriteError> {
+    ) -> Result<BTreeMap<String, String>, PassError> {
         saved::read(context, cache, self).await
     }
 
@@ -165,7 +165,7 @@ impl Kind for CalicoDatastore {
         memory: &mut Memory,
         migration: &Migration,
         status: &mut MigrationStatus,
-    ) -> Result<Vec<Reason>, WriteError> {
+    ) -> Result<Vec<Reason>, PassError> {
         let Some(known) = status.calico_datastore.clone() else {
             settings_gone(status, "status.calicoDatastore", ADVICE);
             return Ok(Vec::new());
@@ -224,7 +224,7 @@ impl Kind for CalicoDatastore {
 }
 
 /// Creates, updates and deletes `NodeMigration`s so that each Node has one.
-async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
     // From the start: without this field, the agent observes the remains of flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.calico_datastore = Some(CalicoDatastoreHost {});
     node_migrations::adopt(context, cache, migration, ask).await

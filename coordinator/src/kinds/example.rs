@@ -25,15 +25,15 @@ use crate::context::Context;
 use crate::kind::Kind;
 use crate::memory::Memory;
 use crate::node_migrations;
+use crate::pass_error::PassError;
 use crate::staged::settings_gone;
 use crate::unused_fields::SpecField;
-use crate::write::WriteError;
 
 impl Kind for Spec {
     type Facts = ClusterFacts;
     type Settings = Settings;
 
-    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
         adopt(context, cache, migration).await
     }
 
@@ -44,7 +44,7 @@ impl Kind for Spec {
         _memory: &mut Memory,
         _migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
-    ) -> Result<ClusterFacts, WriteError> {
+    ) -> Result<ClusterFacts, PassError> {
         observe::cluster(context, self, node_migrations).await
     }
 
@@ -79,7 +79,7 @@ impl Kind for Spec {
         _cache: &Cache,
         _migration: &Migration,
         _facts: &ClusterFacts,
-    ) -> Result<BTreeMap<String, String>, WriteError> {
+    ) -> Result<BTreeMap<String, String>, PassError> {
         Ok(BTreeMap::new())
     }
 
@@ -90,7 +90,7 @@ impl Kind for Spec {
         memory: &mut Memory,
         migration: &Migration,
         status: &mut MigrationStatus,
-    ) -> Result<Vec<Reason>, WriteError> {
+    ) -> Result<Vec<Reason>, PassError> {
         match status.example.clone() {
             Some(known) => advance::advance(context, cache, memory, migration, self, known, status).await?,
             None => settings_gone(status, "status.example", ""),
@@ -100,7 +100,7 @@ impl Kind for Spec {
 }
 
 /// Creates and deletes `NodeMigration`s so that each Node has one.
-async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
     let ask = |spec: &mut NodeMigrationSpec| spec.example = Some(NodeSpec {});
     node_migrations::adopt(context, cache, migration, ask).await
 }

@@ -41,9 +41,9 @@ use crate::context::Context;
 use crate::kind::Kind;
 use crate::limits;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::staged::settings_gone;
 use crate::unused_fields::SpecField;
-use crate::write::WriteError;
 
 /// Number of nodes written at the same time.
 const NODES_AT_ONCE: usize = 8;
@@ -52,7 +52,7 @@ impl Kind for FlannelToCalico {
     type Facts = ClusterFacts;
     type Settings = Settings;
 
-    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
         adopt::adopt(context, cache, migration).await
     }
 
@@ -63,7 +63,7 @@ impl Kind for FlannelToCalico {
         _memory: &mut Memory,
         _migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
-    ) -> Result<ClusterFacts, WriteError> {
+    ) -> Result<ClusterFacts, PassError> {
         Box::pin(observe::cluster(context, cache, node_migrations)).await
     }
 
@@ -125,7 +125,7 @@ impl Kind for FlannelToCalico {
         cache: &Cache,
         migration: &Migration,
         _facts: &Self::Facts,
-    ) -> Result<BTreeMap<String, String>, WriteError> {
+    ) -> Result<BTreeMap<String, String>, PassError> {
         saved::read(context, cache, migration).await
     }
 
@@ -136,7 +136,7 @@ impl Kind for FlannelToCalico {
         memory: &mut Memory,
         migration: &Migration,
         status: &mut MigrationStatus,
-    ) -> Result<Vec<Reason>, WriteError> {
+    ) -> Result<Vec<Reason>, PassError> {
         let Some(FlannelToCalicoStatus { settings }) = status.flannel_to_calico.clone() else {
             settings_gone(status, "status.flannelToCalico.settings", "");
             return Ok(Vec::new());

@@ -46,10 +46,10 @@ use crate::etcd_access::problem;
 use crate::kind::Kind;
 use crate::limits;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::staged::settings_gone;
 use crate::unused_fields::SpecField;
 use crate::waits::wait;
-use crate::write::WriteError;
 
 pub use read_cache::ReadCache;
 
@@ -68,7 +68,7 @@ impl Kind for PodCidr {
     type Facts = ClusterFacts;
     type Settings = Settings;
 
-    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
         adopt::adopt(context, cache, migration, &adopt::settings_forward(self), None).await
     }
 
@@ -79,7 +79,7 @@ impl Kind for PodCidr {
         memory: &mut Memory,
         _migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
-    ) -> Result<ClusterFacts, WriteError> {
+    ) -> Result<ClusterFacts, PassError> {
         let reads = memory.kinds.of::<ReadCache>();
         Box::pin(observe::cluster(context, cache, reads, self, node_migrations)).await
     }
@@ -151,7 +151,7 @@ impl Kind for PodCidr {
         cache: &Cache,
         _migration: &Migration,
         facts: &ClusterFacts,
-    ) -> Result<BTreeMap<String, String>, WriteError> {
+    ) -> Result<BTreeMap<String, String>, PassError> {
         Ok(saved::of(facts, cache, self))
     }
 
@@ -162,7 +162,7 @@ impl Kind for PodCidr {
         memory: &mut Memory,
         migration: &Migration,
         status: &mut MigrationStatus,
-    ) -> Result<Vec<Reason>, WriteError> {
+    ) -> Result<Vec<Reason>, PassError> {
         let Some(known) = status.pod_cidr.clone() else {
             settings_gone(status, "status.podCidr", "");
             return Ok(Vec::new());
@@ -177,7 +177,7 @@ impl Kind for PodCidr {
         match advance::advance(context, cache, memory, migration, self, &saved, known, status).await {
             Ok(()) => Ok(Vec::new()),
             // Completed writes stay, and the next pass decides about the others.
-            Err(WriteError::Etcd(error)) => {
+            Err(PassError::Etcd(error)) => {
                 memory.kinds.of::<ReadCache>().forget_store();
                 wait(
                     status,

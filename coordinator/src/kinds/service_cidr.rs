@@ -56,10 +56,10 @@ use crate::context::Context;
 use crate::kind::Kind;
 use crate::limits;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::staged::settings_gone;
 use crate::unready_before_start::{self, UNREADY_BEFORE_START};
 use crate::unused_fields::SpecField;
-use crate::write::WriteError;
 
 pub use read_cache::ReadCache;
 
@@ -81,7 +81,7 @@ impl Kind for ServiceCidr {
     type Facts = ClusterFacts;
     type Settings = Settings;
 
-    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
         let left = observe::default_ranges(context).await?;
         adopt::adopt(
             context,
@@ -99,7 +99,7 @@ impl Kind for ServiceCidr {
         memory: &mut Memory,
         migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
-    ) -> Result<ClusterFacts, WriteError> {
+    ) -> Result<ClusterFacts, PassError> {
         Box::pin(observe::cluster(
             context,
             cache,
@@ -197,7 +197,7 @@ impl Kind for ServiceCidr {
         cache: &Cache,
         _migration: &Migration,
         _facts: &Self::Facts,
-    ) -> Result<BTreeMap<String, String>, WriteError> {
+    ) -> Result<BTreeMap<String, String>, PassError> {
         Ok(BTreeMap::from([(
             UNREADY_BEFORE_START.to_owned(),
             unready_before_start::read(cache),
@@ -211,7 +211,7 @@ impl Kind for ServiceCidr {
         memory: &mut Memory,
         migration: &Migration,
         status: &mut MigrationStatus,
-    ) -> Result<Vec<Reason>, WriteError> {
+    ) -> Result<Vec<Reason>, PassError> {
         let Some(known) = status.service_cidr.clone() else {
             settings_gone(status, "status.serviceCidr", "");
             return Ok(Vec::new());

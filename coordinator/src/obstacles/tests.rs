@@ -1,23 +1,23 @@
 use super::*;
 
-fn refusal() -> WriteError {
+fn refusal() -> PassError {
     let status = kube::core::Status::failure("denied by policy", "Forbidden").with_code(403);
-    WriteError::of("labelling", "Node a", kube::Error::Api(Box::new(status)))
+    PassError::of("labelling", "Node a", kube::Error::Api(Box::new(status)))
 }
 
-fn conflict() -> WriteError {
+fn conflict() -> PassError {
     let status = kube::core::Status::failure("it changed", "Conflict").with_code(409);
-    WriteError::of("labelling", "Node a", kube::Error::Api(Box::new(status)))
+    PassError::of("labelling", "Node a", kube::Error::Api(Box::new(status)))
 }
 
-fn unreachable() -> WriteError {
+fn unreachable() -> PassError {
     let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-    WriteError::of("labelling", "Node a", kube::Error::Service(Box::new(refused)))
+    PassError::of("labelling", "Node a", kube::Error::Service(Box::new(refused)))
 }
 
-fn timeout() -> WriteError {
+fn timeout() -> PassError {
     let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
-    WriteError::of("labelling", "Node a", kube::Error::Service(Box::new(late)))
+    PassError::of("labelling", "Node a", kube::Error::Service(Box::new(late)))
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ impl Kind for Unsaved {
     type Facts = ();
     type Settings = ();
 
-    async fn adopt(&self, _: &Context, _: &Cache, _: &Migration) -> Result<(), WriteError> {
+    async fn adopt(&self, _: &Context, _: &Cache, _: &Migration) -> Result<(), PassError> {
         Ok(())
     }
 
@@ -26,7 +26,7 @@ impl Kind for Unsaved {
         _: &mut Memory,
         _: &Migration,
         _: &[Arc<NodeMigration>],
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), PassError> {
         Ok(())
     }
 
@@ -56,7 +56,7 @@ impl Kind for Unsaved {
         _: &Cache,
         _: &Migration,
         (): &(),
-    ) -> Result<BTreeMap<String, String>, WriteError> {
+    ) -> Result<BTreeMap<String, String>, PassError> {
         if self.0.replace(false) {
             context
                 .obstacles
@@ -72,7 +72,7 @@ impl Kind for Unsaved {
         _: &mut Memory,
         _: &Migration,
         _: &mut MigrationStatus,
-    ) -> Result<Vec<Reason>, WriteError> {
+    ) -> Result<Vec<Reason>, PassError> {
         Ok(Vec::new())
     }
 }

@@ -16,9 +16,9 @@ use super::{ReadCache, report};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::snapshot::Snapshot;
 use crate::waits::wait;
-use crate::write::WriteError;
 use crate::{limits, staged};
 
 /// One pass of a started migration.
@@ -30,7 +30,7 @@ pub async fn advance(
     saved: &Saved,
     mut known: CalicoDatastoreStatus,
     status: &mut MigrationStatus,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     if status.phase.is_over() {
         return Ok(());
     }
@@ -80,7 +80,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         known: &mut CalicoDatastoreStatus,
         status: &mut MigrationStatus,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), PassError> {
         let direction = self.direction(known);
         self.enter(&next, direction, known, status);
         self.apply_to_stores(next.decision, memory, known, status).await
@@ -94,7 +94,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         known: &mut CalicoDatastoreStatus,
         status: &mut MigrationStatus,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), PassError> {
         let adopted = super::adopt(self.context, self.cache, self.migration).await;
         let gate = self.traffic(memory, known, adopted, status).await;
         let Some(observed) = self.observe(known).await? else {

@@ -33,9 +33,9 @@ use super::{controllers_objects, options};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::pod_index::Index;
 use crate::snapshot::node_order;
-use crate::write::WriteError;
 use crate::{facts, read};
 
 /// The facts that the checks and the plan need.
@@ -45,7 +45,7 @@ pub async fn cluster(
     reads: &mut ReadCache,
     kind: &CalicoDatastore,
     by: ReadRequest,
-) -> Result<ClusterFacts, WriteError> {
+) -> Result<ClusterFacts, PassError> {
     let nodes = cache.nodes.state();
     let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
     let manifest = manifest(&kind.manifest);
@@ -93,7 +93,7 @@ pub async fn cluster(
 }
 
 /// Finds what the controllers of v3 write for the objects of this cluster, and the objects for which they cannot write anything.
-async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Result<(), WriteError> {
+async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Result<(), PassError> {
     if converted.remaining.is_empty() {
         return Ok(());
     }
@@ -105,17 +105,17 @@ async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Re
 }
 
 /// Fail-closed webhooks, with the pods that serve them.
-async fn webhooks(context: &Context, cache: &Cache) -> Result<Vec<cluster::Webhook>, WriteError> {
+async fn webhooks(context: &Context, cache: &Cache) -> Result<Vec<cluster::Webhook>, PassError> {
     let webhooks = read::webhooks(context).await?;
     Ok(webhooks.behind(&cache.pods.index().pods()))
 }
 
-async fn version(context: &Context) -> Result<String, WriteError> {
+async fn version(context: &Context) -> Result<String, PassError> {
     let found = context
         .client
         .apiserver_version()
         .await
-        .map_err(|source| WriteError::of("asking for", "the version of the API server", source))?;
+        .map_err(|source| PassError::of("asking for", "the version of the API server", source))?;
     Ok(found.git_version)
 }
 
@@ -137,10 +137,7 @@ pub(super) struct Observed {
 
 impl Pass<'_> {
     /// Reads the objects. `None` when the `DaemonSet` does not exist.
-    pub(super) async fn observe(
-        &self,
-        known: &CalicoDatastoreStatus,
-    ) -> Result<Option<Observed>, WriteError> {
+    pub(super) async fn observe(&self, known: &CalicoDatastoreStatus) -> Result<Option<Observed>, PassError> {
         let read = async |name: Option<Name>| match name {
             Some(name) => get(self.context, &name).await,
             None => Ok(None),

@@ -14,7 +14,7 @@ use super::objects::{current, get, patch, spec_change};
 use super::pods;
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::write::WriteError;
+use crate::pass_error::PassError;
 
 /// Key of `status.savedState`.
 const KEY: &str = "Calico's objects";
@@ -69,8 +69,8 @@ pub async fn read(
     context: &Context,
     cache: &Cache,
     kind: &CalicoDatastore,
-) -> Result<BTreeMap<String, String>, WriteError> {
-    let missing = |what: &str| WriteError::of("saving the former state of", what, gone());
+) -> Result<BTreeMap<String, String>, PassError> {
+    let missing = |what: &str| PassError::of("saving the former state of", what, gone());
     let Ok(manifest) = manifest(&kind.manifest) else {
         return Err(missing("the manifest"));
     };
@@ -136,7 +136,7 @@ pub async fn read(
 async fn controllers_parts(
     context: &Context,
     wanted: &Value,
-) -> Result<PerVersion<ControllersParts>, WriteError> {
+) -> Result<PerVersion<ControllersParts>, PassError> {
     let there = existing(context, wanted).await?;
     let template = &wanted["spec"]["template"];
     let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(1);
@@ -166,11 +166,11 @@ pub fn parse(before: &BTreeMap<String, String>) -> Result<Saved, String> {
     serde_json::from_str(text).map_err(|_| gone())
 }
 
-async fn existing(context: &Context, wanted: &Value) -> Result<Value, WriteError> {
+async fn existing(context: &Context, wanted: &Value) -> Result<Value, PassError> {
     let name = current(&Name::of(wanted));
     get(context, &name)
         .await?
-        .ok_or_else(|| WriteError::of("saving the former state of", name.display(), gone()))
+        .ok_or_else(|| PassError::of("saving the former state of", name.display(), gone()))
 }
 
 /// An error in place of the API server's `NotFound`.

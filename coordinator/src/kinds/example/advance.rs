@@ -16,10 +16,11 @@ use super::{adopt, observe};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::snapshot::Snapshot;
 use crate::staged::{self, Gate};
 use crate::waits::wait;
-use crate::write::{WriteError, describe};
+use crate::write::describe;
 
 /// One pass of a started migration.
 pub(super) async fn advance(
@@ -30,7 +31,7 @@ pub(super) async fn advance(
     spec: &Spec,
     mut known: Status,
     status: &mut MigrationStatus,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     if status.phase.is_over() {
         return Ok(());
     }

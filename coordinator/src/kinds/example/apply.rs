@@ -7,7 +7,8 @@ use kube::Api;
 use serde_json::json;
 
 use crate::context::Context;
-use crate::write::{self, WriteError, describe};
+use crate::pass_error::PassError;
+use crate::write::{self, describe};
 
 /// Sets or removes the label.
 pub(super) async fn label(
@@ -15,7 +16,7 @@ pub(super) async fn label(
     object: &ConfigMap,
     value: serde_json::Value,
     status: &mut MigrationStatus,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let objects: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
     let change = json!({ "metadata": { "labels": { LABEL: value } } });
     write::patch_as_read(&objects, object, "labelling", change).await?;

@@ -19,10 +19,11 @@ use super::node_objects::{self, Outcome};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::node_migrations::{self, belongs_to, linux_nodes};
-use crate::write::{self, WriteError, describe};
+use crate::pass_error::PassError;
+use crate::write::{self, describe};
 
 /// Creates and deletes `NodeMigration`s to match the Nodes.
-pub async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+pub async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
     for object in node_migrations::without_node(cache, migration) {
         let removal = async {
             let node = &object.spec.node_name;
@@ -48,7 +49,7 @@ pub async fn adopt_nodes(
     cache: &Cache,
     migration: &Migration,
     settings: &Settings,
-) -> Result<BTreeMap<String, String>, WriteError> {
+) -> Result<BTreeMap<String, String>, PassError> {
     adopt(context, cache, migration).await?;
     let nodes = linux_nodes(cache);
     write_settings(context, cache, migration, settings).await?;
@@ -90,7 +91,7 @@ pub async fn prepare_node(
     settings: &Settings,
     pools: &[Pool],
     node: &Node,
-) -> Result<Option<Outcome>, WriteError> {
+) -> Result<Option<Outcome>, PassError> {
     let object = describe(node);
     let write = node_objects::write(context, migration, settings, pools, node);
     Ok(match context.obstacles.attempt(&object, write).await? {
@@ -111,7 +112,7 @@ pub async fn write_settings(
     cache: &Cache,
     migration: &Migration,
     settings: &Settings,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let wanted = Some(HostSettings::of(settings));
     for object in cache.node_migrations.state() {
         if belongs_to(&object, migration) && object.spec.flannel_to_calico.or_empty().host != wanted {
@@ -142,7 +143,7 @@ pub fn joined_nodes(cache: &Cache, migration: &Migration) -> BTreeMap<String, Ar
 pub async fn label_with_flannel(
     context: &Context,
     nodes: &BTreeMap<String, Arc<Node>>,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let api: Api<Node> = Api::all(context.client.clone());
     for node in nodes
         .values()

@@ -14,8 +14,8 @@ use super::rollout;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::waits::wait;
-use crate::write::WriteError;
 
 /// One pass of a started migration. Returns the reasons for which nodes in the rollout wait.
 pub async fn advance(
@@ -26,7 +26,7 @@ pub async fn advance(
     spec: &FlannelToCalico,
     settings: &Settings,
     status: &mut MigrationStatus,
-) -> Result<Vec<Reason>, WriteError> {
+) -> Result<Vec<Reason>, PassError> {
     let desired = migration.spec.desired;
     match (desired, status.phase) {
         (_, MigrationPhase::Completed | MigrationPhase::RolledBack) => return Ok(Vec::new()),

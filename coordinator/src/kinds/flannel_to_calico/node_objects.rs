@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 use crate::calico::{self, Created};
 use crate::context::Context;
 use crate::facts;
-use crate::write::{self, WriteError};
+use crate::pass_error::PassError;
+use crate::write;
 
 /// Whether everything is written, or the obstacle: one sentence with the object, the value and what is needed.
 #[must_use]
@@ -42,7 +43,7 @@ pub fn is_prepared(node: &Node, migration: &Migration) -> bool {
 pub async fn pools(
     context: &Context,
     settings: &Settings,
-) -> Result<Result<BTreeMap<String, IpPool>, String>, WriteError> {
+) -> Result<Result<BTreeMap<String, IpPool>, String>, PassError> {
     let networks = settings.pod_networks();
     let is_apart = |range: &IpNet| networks.iter().all(|network| !overlap(&network.range, range));
     let mut pools = BTreeMap::new();
@@ -67,7 +68,7 @@ pub async fn write(
     settings: &Settings,
     pools: &[Pool],
     node: &Node,
-) -> Result<Outcome, WriteError> {
+) -> Result<Outcome, PassError> {
     let read = facts::nodes::node(node);
     let wanted = match objects::of_node(&read, settings, pools) {
         Ok(wanted) => wanted,
@@ -103,7 +104,7 @@ async fn claim(
     node: &str,
     block: IpNet,
     wanted: &NodeObjects,
-) -> Result<Outcome, WriteError> {
+) -> Result<Outcome, PassError> {
     write_affinity(context, node, block, ClaimState::Pending).await?;
     let allocations = wanted.allocations(block);
     for allocation in &allocations {
@@ -138,7 +139,7 @@ async fn claim(
 }
 
 /// Confirms the pending affinity; if it was deleted meanwhile, it is created again.
-async fn confirm_affinity(context: &Context, node: &str, block: IpNet) -> Result<(), WriteError> {
+async fn confirm_affinity(context: &Context, node: &str, block: IpNet) -> Result<(), PassError> {
     let state = ClaimState::Confirmed;
     let name = objects::affinity_name(node, block);
     let change = |found: &Value| objects::block_affinity_change(found, state);
@@ -156,7 +157,7 @@ async fn write_affinity(
     node: &str,
     block: IpNet,
     state: ClaimState,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let object = objects::block_affinity(node, block, state);
     calico::BLOCK_AFFINITY
         .ensure(&context.client, &object, |found| {
@@ -173,7 +174,7 @@ pub async fn remove(
     node: &str,
     blocks: &BTreeSet<IpNet>,
     known: &BTreeSet<String>,
-) -> Result<Vec<String>, WriteError> {
+) -> Result<Vec<String>, PassError> {
     let client = &context.client;
     let affinity = objects::affinity(node);
     let handles = objects::tunnel_handles(node);

@@ -38,12 +38,13 @@ use crate::drafts::Drafts;
 use crate::limits::{self, rules};
 use crate::memory::Memory;
 use crate::node_migrations::write_spec;
+use crate::pass_error::PassError;
 use crate::probe;
 use crate::snapshot::{Snapshot, node_order};
 use crate::steps::step_now;
 use crate::summary::summarize;
 use crate::traffic::{self, TrafficResult};
-use crate::write::{WriteError, describe};
+use crate::write::describe;
 use crate::{evict, stop};
 
 /// One pass over every node. Returns the reasons for which nodes in the rollout wait.
@@ -55,7 +56,7 @@ pub async fn advance(
     kind: &FlannelToCalico,
     settings: &Settings,
     status: &mut MigrationStatus,
-) -> Result<Vec<Reason>, WriteError> {
+) -> Result<Vec<Reason>, PassError> {
     let now = Timestamp::now();
     let name = migration.name_any();
     let back = rollback::wanted(migration);
@@ -144,7 +145,7 @@ async fn watch(
     strategy: Strategy,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
-) -> Result<(TrafficResult, Drafts), WriteError> {
+) -> Result<(TrafficResult, Drafts), PassError> {
     let fates = fates(context, migration, strategy, snapshot);
     traffic::watch(
         context,
@@ -168,7 +169,7 @@ async fn end_rollout(
     is_prepared: bool,
     unwatched: Option<Wait>,
     status: &mut MigrationStatus,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let held = if restarts(round.migration, kind) {
         restart_pods(round, memory, order).await?
     } else {
@@ -229,7 +230,7 @@ async fn keep_written(
     settings: &Settings,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
-) -> Result<Kept, WriteError> {
+) -> Result<Kept, PassError> {
     if !is_kept_written(status) {
         return Ok(Kept::Restored(BTreeSet::new()));
     }
@@ -253,7 +254,7 @@ async fn adopt_nodes(
     migration: &Migration,
     settings: &Settings,
     back: Option<&Back>,
-) -> Result<BTreeMap<String, String>, WriteError> {
+) -> Result<BTreeMap<String, String>, PassError> {
     if back != Some(&Back::All) {
         return adopt::adopt_nodes(context, cache, migration, settings).await;
     }
@@ -303,7 +304,7 @@ async fn start_nodes(
     nodes: &[&str],
     drafts: &Drafts,
     now: Timestamp,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     for node in nodes {
         let Some(object) = snapshot.node_migrations.get(*node) else {
             continue;

@@ -19,9 +19,9 @@ use super::{adopt, calico_nodes, malformed, observe, report};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::snapshot::Snapshot;
 use crate::waits::wait;
-use crate::write::WriteError;
 use crate::{staged, workloads};
 
 /// The direction in which pods move.
@@ -43,7 +43,7 @@ pub async fn advance(
     saved: &Saved,
     mut known: PodCidrStatus,
     status: &mut MigrationStatus,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     if status.phase.is_over() {
         return Ok(());
     }

@@ -29,8 +29,9 @@ use crate::cordon;
 use crate::evict::evict;
 use crate::lenient_requests;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::waits::wait;
-use crate::write::{WriteError, parameters};
+use crate::write::parameters;
 use crate::{read, staged};
 
 /// The inputs of a step.
@@ -66,7 +67,7 @@ impl Pass<'_> {
         decision: Decision<Step>,
         known: &mut PodCidrStatus,
         status: &mut MigrationStatus,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), PassError> {
         let executor = StepExecutor {
             context: self.context,
             store: self.store,
@@ -101,7 +102,7 @@ impl StepExecutor<'_> {
         step: &Step,
         known: &mut PodCidrStatus,
         memory: &mut Memory,
-    ) -> Result<Outcome, WriteError> {
+    ) -> Result<Outcome, PassError> {
         crash_point::reach(step.name(), Edge::Announced, None).await;
         let made = match step {
             Step::CreatePool => Outcome::Done(self.create_pool(&known.settings.new_pool.value).await?),
@@ -147,7 +148,7 @@ impl StepExecutor<'_> {
         Ok(made)
     }
 
-    async fn create_pool(&self, name: &str) -> Result<String, WriteError> {
+    async fn create_pool(&self, name: &str) -> Result<String, PassError> {
         let object = pools::created(name, self.new_pool_spec);
         Ok(match self.store.create(IP_POOL, &object).await? {
             calico::Created::Now => format!("IPPool {name} created, closed"),
@@ -157,7 +158,7 @@ impl StepExecutor<'_> {
         })
     }
 
-    async fn open(&self, name: &str, openness: Openness) -> Result<String, WriteError> {
+    async fn open(&self, name: &str, openness: Openness) -> Result<String, PassError> {
         let Some(object) = self.store.pool(name).await? else {
             return Ok(format!(
                 "IPPool {name} was deleted a moment ago; replumb reads again"
@@ -176,7 +177,7 @@ impl StepExecutor<'_> {
         Ok(format!("IPPool {name} {how}"))
     }
 
-    async fn narrow(&self, name: &str, which: PoolRole, round: u32) -> Result<String, WriteError> {
+    async fn narrow(&self, name: &str, which: PoolRole, round: u32) -> Result<String, PassError> {
         let Some(object) = self.store.pool(name).await? else {
             return Ok(format!(
                 "IPPool {name} was deleted a moment ago; replumb reads again"
@@ -189,7 +190,7 @@ impl StepExecutor<'_> {
         Ok(format!("IPPool {name}: nodes are taken off one by one"))
     }
 
-    async fn take_off(&self, which: PoolRole, nodes: &[RemovedNode]) -> Result<Outcome, WriteError> {
+    async fn take_off(&self, which: PoolRole, nodes: &[RemovedNode]) -> Result<Outcome, PassError> {
         let mut refused = None;
         for off in nodes {
             let object = format!("Node {}", off.node);
@@ -218,7 +219,7 @@ impl StepExecutor<'_> {
     }
 
     /// Takes one node off the pool, or returns the obstacle.
-    async fn take_off_one(&self, which: PoolRole, off: &RemovedNode) -> Result<Option<String>, WriteError> {
+    async fn take_off_one(&self, which: PoolRole, off: &RemovedNode) -> Result<Option<String>, PassError> {
         for end in off.ends.values() {
             if let Some(refused) = self.hold_end(end).await? {
                 return Ok(Some(refused));
@@ -228,7 +229,7 @@ impl StepExecutor<'_> {
         Ok(None)
     }
 
-    async fn cordon(&self, name: &str) -> Result<String, WriteError> {
+    async fn cordon(&self, name: &str) -> Result<String, PassError> {
         // Another user may have cordoned it a moment ago, and keeps that cordon.
         if let Some(node) = read::node(&self.context.client, name)
             .await?
@@ -239,7 +240,7 @@ impl StepExecutor<'_> {
         Ok(format!("node {name} cordoned, its pods move"))
     }
 
-    async fn uncordon(&self, name: &str) -> Result<String, WriteError> {
+    async fn uncordon(&self, name: &str) -> Result<String, PassError> {
         if let Some(node) = read::node(&self.context.client, name).await? {
             cordon::uncordon(self.context, self.migration, &node).await?;
         }
@@ -252,14 +253,14 @@ impl StepExecutor<'_> {
         deployment: &str,
         pods: u32,
         known: &mut PodCidrStatus,
-    ) -> Result<String, WriteError> {
+    ) -> Result<String, PassError> {
         let Some((namespace, name)) = deployment.split_once('/') else {
             return Ok(String::new());
         };
         let api: Api<Deployment> = Api::namespaced(self.context.client.clone(), namespace);
         let found = lenient_requests::get_opt(&api, name)
             .await
-            .map_err(|source| WriteError::of("reading", format!("Deployment {deployment}"), source))?;
+            .map_err(|source| PassError::of("reading", format!("Deployment {deployment}"), source))?;
         let Some(found) = found else {
             return Ok(format!("Deployment {deployment} was deleted a moment ago"));
         };
@@ -285,26 +286,22 @@ impl StepExecutor<'_> {
         deployment: &str,
         name: &str,
         pods: u32,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), PassError> {
         let change = json!({ "spec": { "replicas": pods } });
         api.patch_scale(name, &parameters(), &Patch::Merge(change))
             .await
-            .map_err(|source| WriteError::of("scaling", format!("Deployment {deployment}"), source))?;
+            .map_err(|source| PassError::of("scaling", format!("Deployment {deployment}"), source))?;
         Ok(())
     }
 
     /// Restores every scaled Deployment. A Deployment that another user has scaled meanwhile keeps its number.
-    pub async fn restore_replicas(
-        &self,
-        known: &mut PodCidrStatus,
-        raised_to: u32,
-    ) -> Result<(), WriteError> {
+    pub async fn restore_replicas(&self, known: &mut PodCidrStatus, raised_to: u32) -> Result<(), PassError> {
         for (deployment, before) in known.raised_replicas.clone() {
             if let Some((namespace, name)) = deployment.split_once('/') {
                 let api: Api<Deployment> = Api::namespaced(self.context.client.clone(), namespace);
-                let found = lenient_requests::get_opt(&api, name).await.map_err(|source| {
-                    WriteError::of("reading", format!("Deployment {deployment}"), source)
-                })?;
+                let found = lenient_requests::get_opt(&api, name)
+                    .await
+                    .map_err(|source| PassError::of("reading", format!("Deployment {deployment}"), source))?;
                 let now = found.and_then(|found| found.spec?.replicas);
                 if now.is_some_and(|now| u32::try_from(now) == Ok(raised_to)) {
                     self.write_scale(&api, &deployment, name, before).await?;

@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 use crate::cache::Cache;
 use crate::calico::etcd;
 use crate::calico::store::Store;
+use crate::pass_error::PassError;
 use crate::read;
-use crate::write::{self, WriteError};
+use crate::write;
 
 /// Every node, by its name. In etcd nodes are Calico's own objects, and Nodes that Calico does not have have no tunnel.
-pub async fn read(store: &Store, cache: &Cache) -> Result<BTreeMap<String, CalicoNode>, WriteError> {
+pub async fn read(store: &Store, cache: &Cache) -> Result<BTreeMap<String, CalicoNode>, PassError> {
     Ok(match store {
         Store::Kubernetes(_) => {
             let nodes = cache.nodes.state();
@@ -43,7 +44,7 @@ pub async fn take_off(
     name: &str,
     mark: &str,
     ends: &BTreeMap<String, TunnelAllocation>,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     match store {
         Store::Kubernetes(client) => {
             if let Some(node) = read::node(client, name).await? {
@@ -60,7 +61,7 @@ pub async fn take_off(
 }
 
 /// Removes the label from every node that has it.
-pub async fn forget(store: &Store, cache: &Cache) -> Result<(), WriteError> {
+pub async fn forget(store: &Store, cache: &Cache) -> Result<(), PassError> {
     let change = json!({ "metadata": { "labels": { OFF_LABEL: null } } });
     match store {
         Store::Kubernetes(client) => {
@@ -80,7 +81,7 @@ pub async fn forget(store: &Store, cache: &Cache) -> Result<(), WriteError> {
     Ok(())
 }
 
-async fn label(client: &Client, node: &Node, change: &Value) -> Result<(), WriteError> {
+async fn label(client: &Client, node: &Node, change: &Value) -> Result<(), PassError> {
     let api: Api<Node> = Api::all(client.clone());
     write::patch(&api, node, "labelling", change).await.map(drop)
 }

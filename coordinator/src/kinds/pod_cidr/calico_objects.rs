@@ -18,7 +18,7 @@ use crate::cache::Cache;
 use crate::calico::store::Store;
 use crate::calico::{self, Kind};
 use crate::context::Context;
-use crate::write::WriteError;
+use crate::pass_error::PassError;
 use crate::{facts, read};
 
 /// Calico's kinds that contain ranges for policies.
@@ -30,7 +30,7 @@ const POLICIES: [Kind; 4] = [
 ];
 
 /// The allocations and reservations of Calico's IPAM.
-pub async fn ipam(store: &Store) -> Result<Ipam, WriteError> {
+pub async fn ipam(store: &Store) -> Result<Ipam, PassError> {
     let (claims, reservations) = tokio::try_join!(
         store.each(calico::BLOCK_AFFINITY, |object| Some(malformed::claim(&object))),
         store.each(calico::IP_RESERVATION, |object| Some(objects::reserved(&object))),
@@ -42,7 +42,7 @@ pub async fn ipam(store: &Store) -> Result<Ipam, WriteError> {
 }
 
 /// Every block, reduced to the fields that decisions need.
-pub async fn blocks(store: &Store, claims: &Claims) -> Result<Vec<Result<Block, Unclear>>, WriteError> {
+pub async fn blocks(store: &Store, claims: &Claims) -> Result<Vec<Result<Block, Unclear>>, PassError> {
     let kept = |object: DynamicObject| Some(malformed::block(&object, claims));
     store.each(calico::IPAM_BLOCK, kept).await
 }
@@ -54,7 +54,7 @@ pub async fn mentions(
     store: &Store,
     kind: &PodCidr,
     begun_with: Option<(&str, &str)>,
-) -> Result<Vec<RangeUse>, WriteError> {
+) -> Result<Vec<RangeUse>, PassError> {
     let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
     let daemon_set = ::calico::saved_daemon_set(&daemon_sets, begun_with);
     let detected = daemon_set.map(|set| set.namespace.as_str());
@@ -93,7 +93,7 @@ pub async fn mentions(
 pub async fn calicos_daemon_sets(
     context: &Context,
     cache: &Cache,
-) -> Result<(Vec<DaemonSet>, ::calico::ConfigMaps), WriteError> {
+) -> Result<(Vec<DaemonSet>, ::calico::ConfigMaps), PassError> {
     let sets: Vec<DaemonSet> = cache
         .daemon_sets
         .state()

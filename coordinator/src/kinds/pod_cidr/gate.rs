@@ -14,9 +14,9 @@ use pod_cidr::settings::Family;
 use super::pass::Pass;
 use super::traffic as fates;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::staged::Gate;
 use crate::traffic::Fates;
-use crate::write::WriteError;
 use crate::{cordon, limits, stop, traffic};
 
 /// Least time for which every path between both ranges is probed before the new pool opens: one answer proves little.
@@ -38,7 +38,7 @@ impl Pass<'_> {
         have_to_move: bool,
         known: &mut PodCidrStatus,
         status: &mut MigrationStatus,
-    ) -> Result<Watched, WriteError> {
+    ) -> Result<Watched, PassError> {
         let of = |which| openness(self.pool(which, known));
         let settings = &known.settings;
         let is_ipv4 = Family::of(&settings.from.value) == Family::Ipv4;

@@ -33,13 +33,13 @@ use crate::context::Context;
 use crate::etcd_access::problem;
 use crate::facts::workloads::backends;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::read_cache::Pace;
-use crate::write::WriteError;
 use crate::{facts, read, workloads};
 
 /// Ranges that Services have or may have, each with the object that has it. In a cluster without `ServiceCIDR`s, the addresses of
 /// Services.
-async fn service_ranges(context: &Context) -> Result<Vec<(String, IpNet)>, WriteError> {
+async fn service_ranges(context: &Context) -> Result<Vec<(String, IpNet)>, PassError> {
     let ranges = read::list_if_served::<ServiceCIDR>(context, "ServiceCIDRs").await?;
     let said: Vec<(String, IpNet)> = ranges.iter().flat_map(objects::ranges_of).collect();
     if !said.is_empty() {
@@ -59,7 +59,7 @@ pub async fn cluster(
     reads: &mut ReadCache,
     kind: &PodCidr,
     node_migrations: &[Arc<NodeMigration>],
-) -> Result<ClusterFacts, WriteError> {
+) -> Result<ClusterFacts, PassError> {
     let (datastore, in_calico) = in_calico(context, cache, reads, kind).await?;
     let (calico_resources, name_services, services, webhooks) = tokio::try_join!(
         read::calico_resources(context),
@@ -142,7 +142,7 @@ async fn in_calico(
     cache: &Cache,
     reads: &mut ReadCache,
     kind: &PodCidr,
-) -> Result<(DatastoreFacts, InCalico), WriteError> {
+) -> Result<(DatastoreFacts, InCalico), PassError> {
     let mut found = DatastoreFacts::default();
     if let Some(said) = datastore::ask(context, cache, kind, None).await? {
         found.detected = said;
@@ -179,7 +179,7 @@ async fn in_calico(
     };
     match read.await {
         Ok(read) => Ok((found, read)),
-        Err(WriteError::Etcd(error)) => {
+        Err(PassError::Etcd(error)) => {
             reads.forget_store();
             found.etcd = Some(Err(problem(&error)));
             Ok((found, InCalico::default()))
@@ -189,7 +189,7 @@ async fn in_calico(
 }
 
 /// Every `IPPool`.
-pub async fn pools(store: &Store) -> Result<Pools, WriteError> {
+pub async fn pools(store: &Store) -> Result<Pools, PassError> {
     Ok(malformed::pools(&store.list(calico::IP_POOL).await?))
 }
 
@@ -200,7 +200,7 @@ pub async fn store(
     memory: &mut Memory,
     kind: &PodCidr,
     known: &PodCidrStatus,
-) -> Result<Result<Store, String>, WriteError> {
+) -> Result<Result<Store, String>, PassError> {
     let datastore = &known.settings.datastore.value;
     let begun_with = known.settings.calico_daemon_set();
     let reads = memory.kinds.of::<ReadCache>();
@@ -220,7 +220,7 @@ pub async fn ipam(
     stage: Option<&CurrentStage<Stage>>,
     direction: Direction,
     look: &HostSettings,
-) -> Result<SharedIpam, WriteError> {
+) -> Result<SharedIpam, PassError> {
     let switches = stage.is_some_and(|stage| stage.name == Stage::Switch || stage.direction != direction);
     if switches && adopt::any_address_returns(cache, &look.from) {
         // Before a pool opens, an earlier read of its free addresses is too old.

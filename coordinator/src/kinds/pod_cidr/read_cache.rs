@@ -17,9 +17,9 @@ use crate::cache::Cache;
 use crate::calico::store::Store;
 use crate::context::Context;
 use crate::kind_memory::KindMemory;
+use crate::pass_error::PassError;
 use crate::read_cache::{CachedRead, Pace, refresh};
 use crate::since::Since;
-use crate::write::WriteError;
 
 /// The last read of Calico's IPAM. Shared: a large cluster has hundreds of thousands of addresses, read once for many passes.
 pub type SharedIpam = Arc<Ipam>;
@@ -75,7 +75,7 @@ impl ReadCache {
         kind: &PodCidr,
         before: &Datastore,
         begun_with: (&str, &str),
-    ) -> Result<Option<String>, WriteError> {
+    ) -> Result<Option<String>, PassError> {
         let reading = async {
             let now = datastore::ask(context, cache, kind, Some(begun_with)).await?;
             Ok(now.and_then(|now| changed_message(before, &now)))
@@ -92,7 +92,7 @@ impl ReadCache {
         kind: &PodCidr,
         begun_with: (&str, &str),
         pace: Pace,
-    ) -> Result<Arc<[RangeUse]>, WriteError> {
+    ) -> Result<Arc<[RangeUse]>, PassError> {
         let reading = async {
             let found = calico_objects::mentions(context, cache, store, kind, Some(begun_with)).await?;
             Ok(Arc::from(found))
@@ -111,7 +111,7 @@ impl ReadCache {
     }
 
     /// The allocations of Calico's IPAM.
-    pub async fn ipam(&mut self, store: &Store, pace: Pace) -> Result<SharedIpam, WriteError> {
+    pub async fn ipam(&mut self, store: &Store, pace: Pace) -> Result<SharedIpam, PassError> {
         let released = &mut self.released;
         // While blocks are released in batches, the released ones are known.
         let pace = if released.is_empty() { pace } else { Pace::Counted };

@@ -27,10 +27,10 @@ use super::gate::{Watched, openness};
 use super::pass::Pass;
 use super::{report, soak_seconds};
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::read_cache::Pace;
 use crate::snapshot::node_order;
 use crate::staged::Gate;
-use crate::write::WriteError;
 use crate::{evict, limits, stalls};
 
 /// Default number of pods that move at the same time.
@@ -43,7 +43,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         known: &mut PodCidrStatus,
         status: &mut MigrationStatus,
-    ) -> Result<(Next, Gate), WriteError> {
+    ) -> Result<(Next, Gate), PassError> {
         let (from, to) = (self.range(PoolRole::Old), self.range(PoolRole::New));
         let (target, left_range) = match self.source_pool() {
             PoolRole::Old => (to, from),
@@ -152,7 +152,7 @@ impl Pass<'_> {
         known: &PodCidrStatus,
         ranges: (&IpNet, &IpNet),
         pace: Pace,
-    ) -> Result<Arc<[RangeUse]>, WriteError> {
+    ) -> Result<Arc<[RangeUse]>, PassError> {
         let calico = known.settings.calico_daemon_set();
         let reads = memory.kinds.of::<ReadCache>();
         let found = reads

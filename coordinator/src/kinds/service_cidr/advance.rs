@@ -17,9 +17,9 @@ use super::{ReadCache, adopt, assigned_addresses, report};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::snapshot::Snapshot;
 use crate::waits::wait;
-use crate::write::WriteError;
 use crate::{staged, workloads};
 
 /// The side whose addresses Services get.
@@ -41,7 +41,7 @@ pub async fn advance(
     unready: &BTreeMap<Workload, usize>,
     mut known: ServiceCidrStatus,
     status: &mut MigrationStatus,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     if status.phase.is_over() {
         return Ok(());
     }

@@ -17,7 +17,7 @@ use service_cidr::side::{Side, Sides};
 use super::addresses_of;
 use super::objects::{get_service, try_create_service, try_patch_service};
 use crate::context::Context;
-use crate::write::WriteError;
+use crate::pass_error::PassError;
 
 /// Number of concurrent dry runs.
 const AT_ONCE: usize = 8;
@@ -76,7 +76,7 @@ impl Trials {
         domain: &str,
         services: &[&Value],
         limit: Duration,
-    ) -> Result<Tried, WriteError> {
+    ) -> Result<Tried, PassError> {
         let begun = Instant::now();
         let uid = migration.metadata.uid.as_deref().unwrap_or_default();
         if self.migration != uid {
@@ -155,7 +155,7 @@ fn text<'service>(service: &'service Value, field: &str) -> &'service str {
 
 /// Why the API server would refuse the writes for the Service with this outline; `None` when it would not, or the Service is
 /// deleted.
-async fn refusal(context: &Context, domain: &str, outline: &Value) -> Result<Option<String>, WriteError> {
+async fn refusal(context: &Context, domain: &str, outline: &Value) -> Result<Option<String>, PassError> {
     let (namespace, name) = (text(outline, "namespace"), text(outline, "name"));
     let Some(service) = get_service(&context.client, namespace, name).await? else {
         return Ok(None);
@@ -185,7 +185,7 @@ async fn refusal(context: &Context, domain: &str, outline: &Value) -> Result<Opt
         };
         match answer {
             // A Service that changed meanwhile is tried again.
-            Ok(()) | Err(WriteError::Conflict { .. }) => {}
+            Ok(()) | Err(PassError::Conflict { .. }) => {}
             Err(error) if error.already_exists() => {}
             Err(error) => match error.refusal() {
                 Some(why) => return Ok(Some(why.to_owned())),
@@ -256,7 +256,7 @@ mod tests {
             }
         }
 
-        async fn ask(&mut self, limit: Duration) -> Result<Tried, WriteError> {
+        async fn ask(&mut self, limit: Duration) -> Result<Tried, PassError> {
             let services: Vec<&Value> = self.services.iter().collect();
             let trials = &mut self.trials;
             trials

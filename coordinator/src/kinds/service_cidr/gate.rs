@@ -4,8 +4,8 @@ use api::MigrationStatus;
 
 use super::pass::Pass;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::staged::{self, Gate};
-use crate::write::WriteError;
 
 impl Pass<'_> {
     /// Keeps the traffic pods, and returns why no step may run now: a stop, a pause, or lost probes.
@@ -13,7 +13,7 @@ impl Pass<'_> {
         &self,
         memory: &mut Memory,
         status: &mut MigrationStatus,
-    ) -> Result<Gate, WriteError> {
+    ) -> Result<Gate, PassError> {
         let watched = staged::watch_one_network(
             self.context,
             memory,

@@ -25,15 +25,15 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts::workloads::backends;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::read_cache::Pace;
-use crate::write::WriteError;
 use crate::{calico, facts, read, workloads};
 
 /// Time for dry runs in one pass: ten thousand Services are thirty thousand requests.
 const TRYING: Duration = Duration::from_secs(5);
 
 /// The ranges of the default `ServiceCIDR`; none when it does not exist or is malformed.
-pub async fn default_ranges(context: &Context) -> Result<Vec<IpNet>, WriteError> {
+pub async fn default_ranges(context: &Context) -> Result<Vec<IpNet>, PassError> {
     let Some(version) = api_version(&context.client).await? else {
         return Ok(Vec::new());
     };
@@ -50,7 +50,7 @@ pub async fn cluster(
     migration: &Migration,
     node_migrations: &[Arc<NodeMigration>],
     to: &[IpNet],
-) -> Result<ClusterFacts, WriteError> {
+) -> Result<ClusterFacts, PassError> {
     let mut malformed = Vec::new();
     let api_version = api_version(&context.client).await?;
     let ranges = ranges(context, api_version.as_deref(), &mut malformed).await?;
@@ -125,7 +125,7 @@ async fn ranges(
     context: &Context,
     version: Option<&str>,
     malformed: &mut Vec<Malformed>,
-) -> Result<Vec<ServiceCidr>, WriteError> {
+) -> Result<Vec<ServiceCidr>, PassError> {
     let Some(version) = version else {
         return Ok(Vec::new());
     };
@@ -157,7 +157,7 @@ fn moving<'services>(
 async fn pod_ranges(
     context: &Context,
     nodes: &[engine::cluster::Node],
-) -> Result<Vec<(String, IpNet)>, WriteError> {
+) -> Result<Vec<(String, IpNet)>, PassError> {
     let pools = calico::IP_POOL.list(&context.client).await?;
     let of_pools = pools.iter().filter_map(|pool| {
         let range = pool.data["spec"]["cidr"].as_str()?.parse().ok()?;

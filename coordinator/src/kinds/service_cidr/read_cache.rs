@@ -21,10 +21,10 @@ use super::{api_servers, mentions};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::kind_memory::KindMemory;
+use crate::pass_error::PassError;
 use crate::read_cache::{CachedRead, Pace, refresh};
 use crate::service_index::{Index, name_of};
 use crate::since::Since;
-use crate::write::WriteError;
 
 /// The last reads with their times, and what follows from them.
 #[derive(Default)]
@@ -182,7 +182,7 @@ impl ReadCache {
         context: &Context,
         cache: &Cache,
         pace: Pace,
-    ) -> Result<BTreeMap<IpAddr, ApiServer>, WriteError> {
+    ) -> Result<BTreeMap<IpAddr, ApiServer>, PassError> {
         let reading = api_servers::read(context, cache);
         refresh(&mut self.api_servers, pace, reading).await.cloned()
     }
@@ -190,7 +190,7 @@ impl ReadCache {
     /// Takes these for all API servers, as if they had just answered.
     #[cfg(test)]
     pub async fn set_api_servers(&mut self, api_servers: BTreeMap<IpAddr, ApiServer>) {
-        let reading = async { Ok::<_, WriteError>(api_servers) };
+        let reading = async { Ok::<_, PassError>(api_servers) };
         self.api_servers = CachedRead::of(reading).await.ok();
     }
 
@@ -204,7 +204,7 @@ impl ReadCache {
         context: &Context,
         pace: Pace,
         ranges: &[IpNet],
-    ) -> Result<Arc<[Mention]>, WriteError> {
+    ) -> Result<Arc<[Mention]>, PassError> {
         let reading = async { mentions::read(context, ranges).await.map(Arc::from) };
         refresh(&mut self.mentions, pace, reading).await.cloned()
     }

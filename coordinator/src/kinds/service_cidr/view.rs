@@ -37,10 +37,10 @@ use super::read_cache::ReadCache;
 use super::services_at_once;
 use crate::facts;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::read_cache::Pace;
 use crate::records::Content;
 use crate::staged::Gate;
-use crate::write::WriteError;
 
 /// The next step, the halt that needs a user, and the Services that change.
 pub(super) type Observation = (Next, Gate, Services);
@@ -52,7 +52,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         known: &mut ServiceCidrStatus,
         status: &mut MigrationStatus,
-    ) -> Result<Observation, WriteError> {
+    ) -> Result<Observation, PassError> {
         memory
             .kinds
             .of::<ReadCache>()
@@ -129,7 +129,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         services: &Services,
         is_at_the_end: bool,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), PassError> {
         let (expected, now) = (&mut memory.kinds.of::<ReadCache>().expected, Instant::now());
         let nodes = self.snapshot.node_migrations.len();
         let Asking { needed, is_answered } = services.asking.clone();

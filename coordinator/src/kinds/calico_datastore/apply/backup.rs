@@ -19,7 +19,8 @@ use kube::Api;
 use kube::api::ObjectMeta;
 
 use crate::context::Context;
-use crate::write::{self, WriteError};
+use crate::pass_error::PassError;
+use crate::write;
 
 /// Bytes of a part: a Secret holds one MiB.
 const PART: usize = 768 * 1024;
@@ -44,10 +45,10 @@ pub async fn keep(
     context: &Context,
     (tree, entries): &(Tree, Vec<Entry>),
     begun: Timestamp,
-) -> Result<DatastoreBackup, WriteError> {
+) -> Result<DatastoreBackup, PassError> {
     let Content { text, sha256 } = content(tree, entries, begun);
     let parts = parts(&text).map_err(|source| {
-        WriteError::of(
+        PassError::of(
             "compressing",
             "the backup of both stores",
             kube::Error::Service(Box::new(source)),

@@ -18,7 +18,7 @@ use super::super::objects::{current, get, patch, spec_change};
 use super::super::{pods, saved};
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::write::WriteError;
+use crate::pass_error::PassError;
 use crate::{facts, node_migrations, read};
 
 /// Parts of the image names of the controllers that write to etcd v2: calico-kube-controllers and its predecessor.
@@ -34,7 +34,7 @@ pub async fn read_manifest_objects(
     cache: &Cache,
     manifest: &Manifest,
     cluster: &mut ClusterFacts,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let name = current(&Name::of(&manifest.daemon_set));
     let key = format!("{}/{}", name.namespace, name.name);
     cluster.other_daemon_sets = other_daemon_sets(context, &name).await?;
@@ -122,11 +122,11 @@ async fn try_patch(
     there: &Value,
     change: Value,
     cluster: &mut ClusterFacts,
-) -> Result<Option<Value>, WriteError> {
+) -> Result<Option<Value>, PassError> {
     match patch(context, there, change, true).await {
         Ok(made) => Ok(Some(made)),
         // An object that changed meanwhile is tried again by the next read.
-        Err(WriteError::Conflict { .. }) => Ok(None),
+        Err(PassError::Conflict { .. }) => Ok(None),
         Err(error) => match error.refusal() {
             Some(why) => {
                 cluster
@@ -190,7 +190,7 @@ async fn config_maps(
     context: &Context,
     namespace: &str,
     daemon_set: Option<&Workload>,
-) -> Result<ConfigMaps, WriteError> {
+) -> Result<ConfigMaps, PassError> {
     let names: BTreeSet<(String, String)> = daemon_set
         .iter()
         .flat_map(|found| found.object.referred_config_maps())
@@ -202,7 +202,7 @@ async fn config_maps(
 }
 
 /// Other running controllers of Calico v2, by their images: they would write to a store that is being converted.
-async fn other_controllers(context: &Context, namespace: &str) -> Result<Vec<(String, Owner)>, WriteError> {
+async fn other_controllers(context: &Context, namespace: &str) -> Result<Vec<(String, Owner)>, PassError> {
     let name = |object: &ObjectMeta| {
         let part = |part: &Option<String>| part.clone().unwrap_or_default();
         format!("{}/{}", part(&object.namespace), part(&object.name))
@@ -242,7 +242,7 @@ fn runs_v2_controller(template: Option<PodTemplateSpec>) -> bool {
 }
 
 /// Other `DaemonSet`s that run calico-node.
-async fn other_daemon_sets(context: &Context, known: &Name) -> Result<Vec<String>, WriteError> {
+async fn other_daemon_sets(context: &Context, known: &Name) -> Result<Vec<String>, PassError> {
     let runs_node = |object: DaemonSet| {
         let name = (object.namespace().unwrap_or_default(), object.name_any());
         let pod = object.spec?.template.spec?;
@@ -260,7 +260,7 @@ async fn without_images(
     context: &Context,
     cache: &Cache,
     images: &BTreeSet<String>,
-) -> Result<BTreeMap<String, Vec<String>>, WriteError> {
+) -> Result<BTreeMap<String, Vec<String>>, PassError> {
     // The kubelets' lists are long, and no other read needs them: of each Node only the missing images are kept.
     let linux = node_migrations::linux_nodes(cache);
     let lacking = |node: Node| {

@@ -26,9 +26,10 @@ use crate::drift::announce;
 use crate::facts;
 use crate::memory::Memory;
 use crate::node_migrations::update_spec;
+use crate::pass_error::PassError;
 use crate::snapshot::Snapshot;
 use crate::waits::{is_written, wait};
-use crate::write::{self, WriteError};
+use crate::write;
 use crate::{own_pods, staged, traffic};
 
 /// One pass of the end: each step is finished when the object that it removes does not exist.
@@ -39,7 +40,7 @@ pub async fn finish(
     migration: &Migration,
     settings: &Settings,
     status: &mut MigrationStatus,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
     for pod in snapshot.probe_pods.values() {
         own_pods::delete(context, pod).await?;
@@ -89,7 +90,7 @@ async fn replace_daemon_sets(
     cache: &Cache,
     settings: &Settings,
     status: &mut MigrationStatus,
-) -> Result<bool, WriteError> {
+) -> Result<bool, PassError> {
     let flannel = (
         &settings.flannel_daemon_set_namespace.value,
         &settings.flannel_daemon_set_name.value,
@@ -164,7 +165,7 @@ async fn keep_calicos_objects(
     migration: &Migration,
     settings: &Settings,
     status: &mut MigrationStatus,
-) -> Result<bool, WriteError> {
+) -> Result<bool, PassError> {
     let found = drift::observe_calico_objects(context, memory, migration, settings, status).await?;
     let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
     if announce(context, migration, &what, status).await {
@@ -177,7 +178,7 @@ async fn keep_calicos_objects(
 
 /// Informs every agent that no pod of flannel remains: whole IPv6 subnets need no routes any more. Returns
 /// whether an agent was not informed yet.
-async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<bool, WriteError> {
+async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<bool, PassError> {
     let mut wrote = false;
     for object in snapshot.node_migrations.values() {
         let mut spec = object.spec.clone();
@@ -232,7 +233,7 @@ fn remaining(snapshot: &Snapshot) -> Option<String> {
     (!lines.is_empty()).then(|| words::lines(&lines))
 }
 
-async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), WriteError> {
+async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), PassError> {
     if set.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -241,7 +242,7 @@ async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), Wri
 }
 
 /// Ends all orders of the agents: a network installed later does not concern them.
-pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
+pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Result<(), PassError> {
     for object in snapshot.node_migrations.values() {
         let mut spec = NodeMigrationSpec {
             probes: Vec::new(),
@@ -256,7 +257,7 @@ pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Re
 pub(super) async fn remove_labels(
     context: &Context,
     nodes: &BTreeMap<String, std::sync::Arc<Node>>,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let api: Api<Node> = Api::all(context.client.clone());
     let is_marked = |node: &&std::sync::Arc<Node>| {
         node.labels().contains_key(names::NODE_NETWORK_LABEL)

@@ -17,7 +17,7 @@ use super::super::blocks::{Own, claims_of};
 use super::super::node_objects::Outcome;
 use crate::calico::{self, Created};
 use crate::context::Context;
-use crate::write::WriteError;
+use crate::pass_error::PassError;
 
 /// Adds these addresses to Calico's IPAM, and records them in `spec`.
 pub async fn import(
@@ -25,7 +25,7 @@ pub async fn import(
     own: &Own<'_>,
     allocations: &[Allocation],
     spec: &mut NodeMigrationSpec,
-) -> Result<Outcome, WriteError> {
+) -> Result<Outcome, PassError> {
     let node = own.node;
     if let Some(message) = invalid_sandbox(node, allocations) {
         return Ok(Outcome::Blocked(message));
@@ -87,7 +87,7 @@ pub async fn release(
     own: &Own<'_>,
     addresses: &[ImportedAddress],
     spec: &mut NodeMigrationSpec,
-) -> Result<Outcome, WriteError> {
+) -> Result<Outcome, PassError> {
     let blocks = own.read(context).await?;
     let own: Vec<IpNet> = blocks.iter().map(|(block, _)| *block).collect();
     for (block, read) in blocks {
@@ -125,7 +125,7 @@ pub async fn release(
 
 /// Releases every address of the node except that of its tunnel: no pod of Calico remains on the node. This includes addresses
 /// that an agent or a plugin could not report in time.
-pub async fn release_all(context: &Context, own: &Own<'_>) -> Result<Outcome, WriteError> {
+pub async fn release_all(context: &Context, own: &Own<'_>) -> Result<Outcome, PassError> {
     let node = own.node;
     let tunnels = objects::tunnel_handles(node);
     // Once for each node: later affinities of Calico for the node are included.
@@ -172,7 +172,7 @@ async fn write_handle(
     handle: &str,
     block: IpNet,
     addresses: u32,
-) -> Result<Option<String>, WriteError> {
+) -> Result<Option<String>, PassError> {
     let object = objects::handle(handle, block, addresses);
     if calico::IPAM_HANDLE.create(&context.client, &object).await? == Created::Now {
         return Ok(None);
@@ -200,7 +200,7 @@ async fn write_handle(
 }
 
 /// Removes these blocks from the handle; deletes the handle if no block remains.
-async fn release_handle(context: &Context, handle: &str, blocks: &[IpNet]) -> Result<(), WriteError> {
+async fn release_handle(context: &Context, handle: &str, blocks: &[IpNet]) -> Result<(), PassError> {
     let name = objects::handle_name(handle);
     let Some(read) = calico::IPAM_HANDLE.get(&context.client, &name).await? else {
         return Ok(());
@@ -238,7 +238,7 @@ async fn write_block(
     context: &Context,
     read: &DynamicObject,
     change: Result<Option<Value>, BlockConflict>,
-) -> Result<Option<String>, WriteError> {
+) -> Result<Option<String>, PassError> {
     match change {
         Ok(Some(change)) => {
             calico::IPAM_BLOCK

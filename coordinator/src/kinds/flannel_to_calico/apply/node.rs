@@ -25,9 +25,10 @@ use crate::cordon;
 use crate::events::EventLevel;
 use crate::evict;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::probe;
 use crate::steps::finish_stage;
-use crate::write::{self, WriteError};
+use crate::write;
 
 /// The inputs of a step.
 pub struct StepExecutor<'pass> {
@@ -51,7 +52,7 @@ impl StepExecutor<'_> {
         stage: Stage,
         decision: Decision<NodeStep>,
         spec: &mut NodeMigrationSpec,
-    ) -> Result<Decision<NodeStep>, WriteError> {
+    ) -> Result<Decision<NodeStep>, PassError> {
         let Decision::Run(step) = &decision else {
             return Ok(decision);
         };
@@ -69,11 +70,7 @@ impl StepExecutor<'_> {
     }
 
     /// Runs one step. Idempotent: after a crash before the write of the spec it is repeated.
-    pub async fn run(
-        &mut self,
-        step: &NodeStep,
-        spec: &mut NodeMigrationSpec,
-    ) -> Result<Outcome, WriteError> {
+    pub async fn run(&mut self, step: &NodeStep, spec: &mut NodeMigrationSpec) -> Result<Outcome, PassError> {
         let node = self.node.metadata.name.as_deref();
         if let NodeStep::Label(value) = step {
             self.announce_label(value, spec).await?;
@@ -92,7 +89,7 @@ impl StepExecutor<'_> {
         &mut self,
         value: &'static str,
         spec: &mut NodeMigrationSpec,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), PassError> {
         let label = &mut spec.flannel_to_calico.get_or_insert_default().label;
         label.pending = Some(value.to_owned());
         let mut announced = self.object.spec.clone();
@@ -109,7 +106,7 @@ impl StepExecutor<'_> {
         Ok(())
     }
 
-    async fn make(&mut self, step: &NodeStep, spec: &mut NodeMigrationSpec) -> Result<Outcome, WriteError> {
+    async fn make(&mut self, step: &NodeStep, spec: &mut NodeMigrationSpec) -> Result<Outcome, PassError> {
         let Self {
             context,
             migration,

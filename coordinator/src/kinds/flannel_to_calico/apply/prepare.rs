@@ -28,8 +28,9 @@ use crate::calico;
 use crate::context::Context;
 use crate::facts;
 use crate::node_migrations::linux_nodes;
+use crate::pass_error::PassError;
 use crate::waits::{is_written, wait};
-use crate::write::{self, WriteError};
+use crate::write;
 
 /// One pass of the preparation.
 pub async fn prepare(
@@ -38,7 +39,7 @@ pub async fn prepare(
     migration: &Migration,
     settings: &Settings,
     status: &mut MigrationStatus,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     adopt::adopt(context, cache, migration).await?;
     let nodes = linux_nodes(cache);
     adopt::label_with_flannel(context, &nodes).await?;
@@ -69,7 +70,7 @@ pub async fn prepare(
         async move {
             let outcome = adopt::prepare_node(context, migration, settings, pools, &node).await?;
             crash_point::reach("WriteNode", Edge::Recorded, Some(&node.name_any())).await;
-            Ok::<_, WriteError>(outcome)
+            Ok::<_, PassError>(outcome)
         }
     })
     .buffer_unordered(NODES_AT_ONCE)
@@ -107,7 +108,7 @@ async fn select_nodes(
     cache: &Cache,
     settings: &Settings,
     nodes: &BTreeMap<String, Arc<Node>>,
-) -> Result<Option<String>, WriteError> {
+) -> Result<Option<String>, PassError> {
     let namespace = &settings.flannel_daemon_set_namespace.value;
     let name = &settings.flannel_daemon_set_name.value;
     let set = match required_daemon_set(cache, namespace, name) {
@@ -167,7 +168,7 @@ pub fn rolled(set: &DaemonSet, nodes: &BTreeMap<String, Arc<Node>>) -> Option<St
 async fn write_settings(
     context: &Context,
     settings: &Settings,
-) -> Result<Result<Vec<Pool>, String>, WriteError> {
+) -> Result<Result<Vec<Pool>, String>, PassError> {
     let pools = match node_objects::pools(context, settings).await? {
         Ok(pools) => pools,
         Err(message) => return Ok(Err(message)),

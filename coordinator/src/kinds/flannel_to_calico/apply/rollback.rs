@@ -25,9 +25,10 @@ use crate::context::Context;
 use crate::facts;
 use crate::kind_memory::KindMemory;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::snapshot::Snapshot;
 use crate::waits::{is_written, wait};
-use crate::write::{self, WriteError};
+use crate::write;
 use crate::{own_pods, staged, traffic};
 
 /// Facts about the rollback. Lost at a restart: then they are read again.
@@ -50,7 +51,7 @@ impl RollbackFacts {
         context: &Context,
         migration: &Migration,
         status: &MigrationStatus,
-    ) -> Result<&mut Self, WriteError> {
+    ) -> Result<&mut Self, PassError> {
         let of = migration.uid().zip(status.rollback_started_at);
         if self.of != of || of.is_none() {
             *self = Self {
@@ -92,7 +93,7 @@ pub async fn roll_back(
     migration: &Migration,
     settings: &Settings,
     status: &mut MigrationStatus,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     // Recorded before the first restore: after a change of direction everything must be written again.
     if status.rollback_started_at.is_none() {
         status.rollback_started_at = Some(Timestamp::now());
@@ -159,7 +160,7 @@ async fn forget_nodes(
     settings: &Settings,
     snapshot: &Snapshot,
     status: &MigrationStatus,
-) -> Result<Vec<String>, WriteError> {
+) -> Result<Vec<String>, PassError> {
     let undone = memory
         .kinds
         .of::<RollbackFacts>()
@@ -180,7 +181,7 @@ async fn forget_nodes(
                         .attempt(&write::describe(node.as_ref()), forgotten)
                         .await?;
                     crash_point::reach("ForgetNode", Edge::Recorded, Some(&node.name_any())).await;
-                    Ok::<_, WriteError>((node.name_any(), kept))
+                    Ok::<_, PassError>((node.name_any(), kept))
                 }
             })
             .buffer_unordered(NODES_AT_ONCE)
@@ -206,7 +207,7 @@ async fn forget_node(
     before: Option<&SavedNodeState>,
     ranges: Option<&BTreeSet<IpNet>>,
     known: &BTreeSet<String>,
-) -> Result<Vec<String>, WriteError> {
+) -> Result<Vec<String>, PassError> {
     // First: a node without the annotation is prepared again, whatever else has been removed by then.
     let mut change = before
         .and_then(|before| saved::annotations_change(node.annotations(), &before.annotations))
@@ -245,7 +246,7 @@ async fn deselect_nodes(
     cache: &Cache,
     settings: &Settings,
     snapshot: &Snapshot,
-) -> Result<Option<String>, WriteError> {
+) -> Result<Option<String>, PassError> {
     let namespace = &settings.flannel_daemon_set_namespace.value;
     let name = &settings.flannel_daemon_set_name.value;
     let set = match required_daemon_set(cache, namespace, name) {

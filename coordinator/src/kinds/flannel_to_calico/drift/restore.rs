@@ -16,7 +16,8 @@ use crate::calico;
 use crate::context::Context;
 use crate::drift::Restores;
 use crate::lenient_requests;
-use crate::write::{self, WriteError};
+use crate::pass_error::PassError;
+use crate::write;
 
 /// Most writes of one pass; further writes are left to the next pass.
 const WRITES_AT_ONCE: usize = 100;
@@ -35,7 +36,7 @@ pub async fn restore(
     context: &Context,
     restores: &mut Restores,
     found: &[Found],
-) -> Result<Restored, WriteError> {
+) -> Result<Restored, PassError> {
     let mut restored = Restored::default();
     let mut written = 0;
     for found in found {
@@ -51,9 +52,9 @@ pub async fn restore(
         written += 1;
         match restore_one(context, &found.fix).await {
             // The object changed again: the next read finds that.
-            Ok(()) | Err(WriteError::Conflict { .. }) => {}
+            Ok(()) | Err(PassError::Conflict { .. }) => {}
             Err(
-                error @ WriteError::Api {
+                error @ PassError::Api {
                     source: kube::Error::Api(_),
                     ..
                 },
@@ -63,7 +64,7 @@ pub async fn restore(
                     .refused
                     .push(format!("{}; restoring it failed: {words}", found.what));
             }
-            Err(error @ (WriteError::Api { .. } | WriteError::Etcd(_))) => return Err(error),
+            Err(error @ (PassError::Api { .. } | PassError::Etcd(_))) => return Err(error),
         }
     }
     Ok(restored)
@@ -80,7 +81,7 @@ fn object(fix: &Fix) -> Option<String> {
     }
 }
 
-async fn restore_one(context: &Context, fix: &Fix) -> Result<(), WriteError> {
+async fn restore_one(context: &Context, fix: &Fix) -> Result<(), PassError> {
     match fix {
         Fix::Label { node, record, needed } => restore_label(context, node, record, needed).await,
         Fix::Selector { set, network } => {
@@ -105,12 +106,12 @@ async fn restore_label(
     node: &Node,
     record: &LabelRecord,
     needed: &str,
-) -> Result<(), WriteError> {
+) -> Result<(), PassError> {
     let name = node.name_any();
     let migrations: Api<NodeMigration> = Api::all(context.client.clone());
     let now = lenient_requests::get_opt(&migrations, &name)
         .await
-        .map_err(|source| WriteError::of("reading", format!("NodeMigration {name}"), source))?;
+        .map_err(|source| PassError::of("reading", format!("NodeMigration {name}"), source))?;
     if now.is_none_or(|now| now.spec.flannel_to_calico.or_empty().label != *record) {
         return Ok(());
     }

@@ -17,10 +17,11 @@ use super::super::view::view;
 use super::round::Round;
 use crate::limits::rules;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::snapshot::Snapshot;
 use crate::summary::WaitReport;
 use crate::traffic::is_traffic_pod;
-use crate::write::{self, WriteError};
+use crate::write;
 
 /// Whether legacy pods are to be restarted now.
 pub(super) fn restarts(migration: &Migration, kind: &FlannelToCalico) -> bool {
@@ -35,7 +36,7 @@ pub(super) async fn restart_pods(
     round: &Round<'_>,
     memory: &mut Memory,
     order: &[String],
-) -> Result<Option<WaitReport>, WriteError> {
+) -> Result<Option<WaitReport>, PassError> {
     let Round {
         context,
         migration,

@@ -9,8 +9,8 @@ use crate::cordon;
 use crate::events::EventLevel;
 use crate::node_migrations::update_spec;
 use crate::obstacles::refusal;
+use crate::pass_error::PassError;
 use crate::summary::WaitReport;
-use crate::write::WriteError;
 
 impl Round<'_> {
     /// Releases a node of which only the cordon has changed, and removes the cordon if it is the migration's. If that fails, the
@@ -22,7 +22,7 @@ impl Round<'_> {
         draft: NodeMigrationSpec,
         view: &NodeView<'_>,
         held: WaitReport,
-    ) -> Result<WaitReport, WriteError> {
+    ) -> Result<WaitReport, PassError> {
         let Some(node) = self.snapshot.nodes.get(view.name) else {
             return Ok(held);
         };

@@ -30,10 +30,11 @@ use crate::drafts::Drafts;
 use crate::memory::Memory;
 use crate::node_migrations::{update_spec, write_spec};
 use crate::obstacles::refusal;
+use crate::pass_error::PassError;
 use crate::probe::Probes;
 use crate::snapshot::Snapshot;
 use crate::summary::WaitReport;
-use crate::write::{WriteError, describe};
+use crate::write::describe;
 
 /// Context of a round.
 pub(super) struct Round<'pass> {
@@ -76,7 +77,7 @@ impl Round<'_> {
         memory: &mut Memory,
         drafts: &mut Drafts,
         nodes: impl Iterator<Item = &String>,
-    ) -> Result<RoundResult, WriteError> {
+    ) -> Result<RoundResult, PassError> {
         let mut worked = RoundResult::default();
         // A copy: an eviction below adds to them.
         let refusals = memory.refusals.clone();
@@ -159,7 +160,7 @@ impl Round<'_> {
     }
 
     /// The objects of a node that was admitted; `None` for any other node.
-    async fn admitted(&self, node: &str) -> Result<Option<(&Arc<NodeMigration>, &Arc<Node>)>, WriteError> {
+    async fn admitted(&self, node: &str) -> Result<Option<(&Arc<NodeMigration>, &Arc<Node>)>, PassError> {
         let (Some(object), Some(node_object)) = (
             self.snapshot.node_migrations.get(node),
             self.snapshot.nodes.get(node),
@@ -177,7 +178,7 @@ impl Round<'_> {
     }
 
     /// Removes the cordon of a node that is not in progress: its earlier write may have succeeded without an answer.
-    async fn remove_leftover_cordon(&self, node: &Node) -> Result<(), WriteError> {
+    async fn remove_leftover_cordon(&self, node: &Node) -> Result<(), PassError> {
         if cordon::is_by(node, &self.migration.name_any()) {
             let lift = cordon::uncordon(self.context, self.migration, node);
             self.context.obstacles.attempt(&describe(node), lift).await?;
@@ -192,7 +193,7 @@ impl Round<'_> {
         mut spec: NodeMigrationSpec,
         view: &NodeView<'_>,
         message: String,
-    ) -> Result<WaitReport, WriteError> {
+    ) -> Result<WaitReport, PassError> {
         let stage = decide(view, self.policy, self.now).stage;
         let decision = at_deadline(view, self.policy, stage, refusal(message), self.now);
         record(self.context, &mut spec, stage, &decision, self.policy, self.now);
@@ -220,7 +221,7 @@ async fn work_on(
     executor: &mut StepExecutor<'_>,
     view: &NodeView<'_>,
     mut spec: NodeMigrationSpec,
-) -> Result<StepResult, WriteError> {
+) -> Result<StepResult, PassError> {
     settle_label(&mut spec, &view.network);
     if let Some(step) = &mut spec.step {
         step.since = executor.memory.clock.since(step.since);

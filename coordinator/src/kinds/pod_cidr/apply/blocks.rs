@@ -11,19 +11,15 @@ use super::super::read_cache::ReadCache;
 use super::super::{malformed, objects};
 use super::StepExecutor;
 use crate::calico::{BLOCK_AFFINITY, IPAM_BLOCK};
+use crate::pass_error::PassError;
 use crate::read_cache::Pace;
-use crate::write::WriteError;
 
 /// Blocks that are released in one pass: during a pass of minutes nothing else would be observed.
 const BLOCKS_AT_ONCE: usize = 50;
 
 impl StepExecutor<'_> {
     /// Releases some of these blocks. Each is read by its name: one list of all blocks for each batch would be hundreds of lists.
-    pub(super) async fn release(
-        &self,
-        ranges: &[IpNet],
-        reads: &mut ReadCache,
-    ) -> Result<String, WriteError> {
+    pub(super) async fn release(&self, ranges: &[IpNet], reads: &mut ReadCache) -> Result<String, PassError> {
         let ipam = reads.ipam(self.store, Pace::Counted).await?;
         let is_empty = |range: &&IpNet| {
             let block = ipam.block(**range);
@@ -58,7 +54,7 @@ impl StepExecutor<'_> {
     /// Releases a block as Calico does: marks the affinity as pending deletion, then deletes the empty block, then the affinity.
     /// Each write has the version that was read: an address that is allocated meanwhile keeps the block. Returns whether the
     /// block is deleted.
-    async fn release_one(&self, range: IpNet, claims: &[Claim]) -> Result<bool, WriteError> {
+    async fn release_one(&self, range: IpNet, claims: &[Claim]) -> Result<bool, PassError> {
         let store = self.store;
         let block = store.block(range).await?;
         let is_empty = |block: &DynamicObject| {
@@ -93,7 +89,7 @@ impl StepExecutor<'_> {
         Ok(true)
     }
 
-    pub(super) async fn delete_pool(&self, name: &str, range: &IpNet) -> Result<String, WriteError> {
+    pub(super) async fn delete_pool(&self, name: &str, range: &IpNet) -> Result<String, PassError> {
         let claims = Claims::default();
         let of_range = |object: DynamicObject| {
             let is_of_range = match malformed::block(&object, &claims) {

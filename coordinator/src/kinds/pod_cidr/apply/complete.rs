@@ -10,9 +10,9 @@ use super::super::read_cache::ReadCache;
 use super::super::{REDUNDANT_REPLICAS, calico_nodes, report};
 use super::StepExecutor;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::read_cache::Pace;
 use crate::staged;
-use crate::write::WriteError;
 
 impl Pass<'_> {
     /// Restores scaled Deployments, ends the traffic pods, and sets the final phase.
@@ -22,7 +22,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         known: &mut PodCidrStatus,
         status: &mut MigrationStatus,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), PassError> {
         crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
         executor.restore_replicas(known, REDUNDANT_REPLICAS).await?;
         calico_nodes::forget(self.store, self.cache).await?;

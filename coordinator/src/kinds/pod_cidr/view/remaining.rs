@@ -23,8 +23,8 @@ use super::super::malformed;
 use super::super::pass::Pass;
 use crate::facts;
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::read_cache::Pace;
-use crate::write::WriteError;
 
 /// Remains of the source range.
 pub(super) struct Remaining {
@@ -43,7 +43,7 @@ impl Pass<'_> {
         have_to_move: bool,
         pace: Pace,
         known: &mut PodCidrStatus,
-    ) -> Result<Remaining, WriteError> {
+    ) -> Result<Remaining, PassError> {
         let ipam = memory.kinds.of::<ReadCache>().ipam(self.store, pace).await?;
         self.add_warnings(memory, &ipam);
         let in_range: Vec<_> = ipam

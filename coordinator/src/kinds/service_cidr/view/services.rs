@@ -27,8 +27,8 @@ use super::super::read_cache::ReadCache;
 use super::super::services_at_once;
 use super::service::{Around, observe};
 use crate::memory::Memory;
+use crate::pass_error::PassError;
 use crate::service_index::name_of;
-use crate::write::WriteError;
 
 /// Most Services that are observed in one pass.
 const MOST_OBSERVED: usize = 512;
@@ -56,7 +56,7 @@ impl Pass<'_> {
         known: &ServiceCidrStatus,
         answers: &Answers<'_>,
         left_is_used: bool,
-    ) -> Result<Services, WriteError> {
+    ) -> Result<Services, PassError> {
         let ground = self.ground(known);
         let reads = memory.kinds.of::<ReadCache>();
         let mut listed = self.listed(reads, known, left_is_used, &ground);

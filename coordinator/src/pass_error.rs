@@ -5,7 +5,7 @@ use thiserror::Error;
 
 /// A read or write of an object that failed.
 #[derive(Debug, Error)]
-pub enum WriteError {
+pub enum PassError {
     /// The object changed since the decision. The next pass decides again.
     #[error("{attempt} {object}: the object changed since it was read")]
     Conflict {
@@ -30,7 +30,7 @@ pub enum WriteError {
     Etcd(#[from] StoreError),
 }
 
-impl WriteError {
+impl PassError {
     /// The error of an attempt on an object; a conflict becomes its own variant.
     pub fn of(attempt: impl Into<String>, object: impl Into<String>, source: kube::Error) -> Self {
         match source {
