@@ -1,6 +1,7 @@
 //! Calico's objects, read and written as stored: in `crd.projectcalico.org/v1`, or, with Calico's etcd datastore, through
 //! [`store`].
 
+pub mod error;
 pub mod etcd;
 mod kubernetes;
 pub mod store;
@@ -10,8 +11,8 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::lenient_requests;
-use crate::pass_error::PassError;
-use crate::write::{parameters, post_parameters};
+use crate::read_error::ReadError;
+use crate::write::{WriteError, parameters, post_parameters};
 
 /// A resource of Calico: kind and plural name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ impl Kind {
     /// # Errors
     ///
     /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
-    pub async fn list(self, client: &Client) -> Result<Vec<DynamicObject>, PassError> {
+    pub async fn list(self, client: &Client) -> Result<Vec<DynamicObject>, ReadError> {
         self.each(client, Some).await
     }
 
@@ -63,7 +64,7 @@ impl Kind {
         self,
         client: &Client,
         choose: impl FnMut(DynamicObject) -> Option<T>,
-    ) -> Result<Vec<T>, PassError> {
+    ) -> Result<Vec<T>, ReadError> {
         self.pages(client, ListParams::default(), choose).await
     }
 
@@ -77,7 +78,7 @@ impl Kind {
         client: &Client,
         labels: &str,
         choose: impl FnMut(DynamicObject) -> Option<T>,
-    ) -> Result<Vec<T>, PassError> {
+    ) -> Result<Vec<T>, ReadError> {
         self.pages(client, ListParams::default().labels(labels), choose)
             .await
     }
@@ -87,11 +88,11 @@ impl Kind {
         client: &Client,
         asked: ListParams,
         choose: impl FnMut(DynamicObject) -> Option<T>,
-    ) -> Result<Vec<T>, PassError> {
+    ) -> Result<Vec<T>, ReadError> {
         match lenient_requests::pages(&self.api(client), asked, choose).await {
             // An unknown resource is answered with plain text, without the reason NotFound.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-            found => found.map_err(|source| PassError::of("listing", self.1, source)),
+            found => found.map_err(|source| ReadError::of("listing", self.1, source)),
         }
     }
 
@@ -100,12 +101,12 @@ impl Kind {
     /// # Errors
     ///
     /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
-    pub async fn get(self, client: &Client, name: &str) -> Result<Option<DynamicObject>, PassError> {
+    pub async fn get(self, client: &Client, name: &str) -> Result<Option<DynamicObject>, ReadError> {
         match lenient_requests::get_opt(&self.api(client), name).await {
             Ok(found) => Ok(found),
             // No object of this name, or, as plain text, no such kind: see above.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-            Err(source) => Err(PassError::of("reading", self.describe(name), source)),
+            Err(source) => Err(ReadError::of("reading", self.describe(name), source)),
         }
     }
 
@@ -114,9 +115,9 @@ impl Kind {
     /// # Errors
     ///
     /// The API server refuses the write or does not answer.
-    pub async fn create(self, client: &Client, object: &Value) -> Result<Created, PassError> {
+    pub async fn create(self, client: &Client, object: &Value) -> Result<Created, WriteError> {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let attempt = |source| PassError::of("creating", self.describe(&name), source);
+        let attempt = |source| WriteError::of("creating", self.describe(&name), source);
         let object: DynamicObject = serde_json::from_value(object.clone())
             .map_err(|source| attempt(kube::Error::SerdeError(source)))?;
         match self.api(client).create(&post_parameters(), &object).await {
@@ -136,7 +137,7 @@ impl Kind {
         client: &Client,
         object: &Value,
         change: impl Fn(&Value) -> Option<Value>,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         if self.create(client, object).await? == Created::Now {
             return Ok(());
         }
@@ -155,7 +156,7 @@ impl Kind {
         client: &Client,
         name: &str,
         change: impl Fn(&Value) -> Option<Value>,
-    ) -> Result<bool, PassError> {
+    ) -> Result<bool, WriteError> {
         let Some(found) = self.get(client, name).await? else {
             return Ok(false);
         };
@@ -176,7 +177,7 @@ impl Kind {
         client: &Client,
         read: &DynamicObject,
         change: &Value,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         let patch = json!({
             "metadata": { "resourceVersion": read.metadata.resource_version },
             "spec": change,
@@ -188,7 +189,7 @@ impl Kind {
             &Patch::Merge(patch),
         )
         .await
-        .map_err(|source| PassError::of("patching", self.describe(&read.name_any()), source))?;
+        .map_err(|source| WriteError::of("patching", self.describe(&read.name_any()), source))?;
         Ok(())
     }
 
@@ -197,11 +198,11 @@ impl Kind {
     /// # Errors
     ///
     /// The API server refuses the write or does not answer.
-    pub async fn delete(self, client: &Client, name: &str) -> Result<(), PassError> {
+    pub async fn delete(self, client: &Client, name: &str) -> Result<(), WriteError> {
         match lenient_requests::delete(&self.api(client), name, &DeleteParams::default()).await {
             Ok(()) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-            Err(source) => Err(PassError::of("deleting", self.describe(name), source)),
+            Err(source) => Err(WriteError::of("deleting", self.describe(name), source)),
         }
     }
 }

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::events::EventLevel;
-use crate::pass_error::PassError;
-use crate::write;
+use crate::write::{self, WriteError};
 
 /// Whether the Node is cordoned, by any writer.
 pub fn is_unschedulable(node: &Node) -> bool {
@@ -31,7 +30,7 @@ pub fn is_by(node: &Node, migration: &str) -> bool {
 /// # Errors
 ///
 /// The Node changed since it was read, or the API server refuses the patch or does not answer.
-pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), PassError> {
+pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
     let name = migration.name_any();
     let mut annotations = json!({ names::CORDONED_BY_ANNOTATION: name });
     if !node
@@ -57,7 +56,7 @@ pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Re
 /// # Errors
 ///
 /// The Node changed since it was read, or the API server refuses the patch or does not answer.
-pub async fn uncordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), PassError> {
+pub async fn uncordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
     let nodes: Api<Node> = Api::all(context.client.clone());
     write::patch(&nodes, node, "uncordoning", &without_cordon(migration, node)).await?;
     Ok(())
@@ -72,7 +71,7 @@ pub async fn release_scale_down(
     context: &Context,
     migration: &Migration,
     node: &Node,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     if node
         .annotations()
         .contains_key(names::SCALE_DOWN_DISABLED_BY_ANNOTATION)

@@ -10,7 +10,7 @@ use api::node_migration::NodeMigrationSpec;
 
 use crate::context::Context;
 use crate::node_migrations::update_spec;
-use crate::pass_error::PassError;
+use crate::write::WriteError;
 
 /// Changed specs, by node.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ impl Drafts {
     ///
     /// # Errors
     /// When the API server is out of reach.
-    pub async fn write(self, context: &Context) -> Result<(), PassError> {
+    pub async fn write(self, context: &Context) -> Result<(), WriteError> {
         for (object, spec) in self.changed.values() {
             update_spec(context, object, spec).await?;
         }

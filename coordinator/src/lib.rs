@@ -18,6 +18,7 @@ pub mod events;
 pub mod evict;
 pub mod evictions;
 pub mod facts;
+pub mod failure;
 #[cfg(test)]
 pub(crate) mod fake_api;
 #[cfg(test)]
@@ -54,6 +55,7 @@ pub mod pod_index;
 pub mod probe;
 pub mod read;
 mod read_cache;
+pub mod read_error;
 pub mod records;
 pub mod service_index;
 pub mod silence;

@@ -5,9 +5,9 @@ use engine::residents::Needed;
 
 use crate::context::Context;
 use crate::facts::workloads::backends;
-use crate::pass_error::PassError;
 use crate::read;
 use crate::read_cache::{CachedRead, Pace, refresh};
+use crate::read_error::ReadError;
 
 /// The last read of pods that other components need. Lost at a restart: then they are read again.
 #[derive(Debug, Default)]
@@ -15,12 +15,12 @@ pub struct Needs(Option<CachedRead<Needed>>);
 
 impl Needs {
     /// Pods that other components need. `pods` are all pods of the cluster.
-    pub async fn read(&mut self, context: &Context, pods: &Pods, pace: Pace) -> Result<Needed, PassError> {
+    pub async fn read(&mut self, context: &Context, pods: &Pods, pace: Pace) -> Result<Needed, ReadError> {
         refresh(&mut self.0, pace, needed(context, pods)).await.cloned()
     }
 }
 
-async fn needed(context: &Context, pods: &Pods) -> Result<Needed, PassError> {
+async fn needed(context: &Context, pods: &Pods) -> Result<Needed, ReadError> {
     let (of_name_servers, webhooks) =
         tokio::try_join!(read::name_services(context), read::webhooks(context))?;
     let webhooks = webhooks.behind(pods);

@@ -12,8 +12,7 @@ use serde_json::json;
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::pass_error::PassError;
-use crate::write::{self, describe};
+use crate::write::{self, WriteError, describe};
 use crate::{facts, own_pods};
 
 /// One object for each Node: deletes the objects of Nodes that are gone, then as [`sync`].
@@ -26,7 +25,7 @@ pub async fn adopt(
     cache: &Cache,
     migration: &Migration,
     ask: impl Fn(&mut NodeMigrationSpec),
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     for object in without_node(cache, migration) {
         delete(context, &object).await?;
     }
@@ -44,7 +43,7 @@ pub async fn sync(
     cache: &Cache,
     migration: &Migration,
     ask: impl Fn(&mut NodeMigrationSpec),
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let existing: BTreeMap<String, Arc<NodeMigration>> = cache
         .node_migrations
         .state()
@@ -95,7 +94,7 @@ pub async fn update_spec(
     context: &Context,
     object: &NodeMigration,
     spec: &NodeMigrationSpec,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     if object.spec == *spec {
         return Ok(());
     }
@@ -166,14 +165,14 @@ async fn create(
     migration: &Migration,
     node: &str,
     ask: impl Fn(&mut NodeMigrationSpec),
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let api: Api<NodeMigration> = Api::all(context.client.clone());
     let mut spec: NodeMigrationSpec = serde_json::from_value(json!({
         "nodeName": node,
         "migration": migration.name_any(),
     }))
     .map_err(|source| {
-        PassError::of(
+        WriteError::of(
             "building",
             format!("NodeMigration {node}"),
             kube::Error::SerdeError(source),
@@ -181,7 +180,7 @@ async fn create(
     })?;
     ask(&mut spec);
     let owner = serde_json::from_value(own_pods::owner(migration)).map_err(|source| {
-        PassError::of(
+        WriteError::of(
             "building",
             format!("NodeMigration {node}"),
             kube::Error::SerdeError(source),
@@ -204,7 +203,7 @@ async fn create(
 /// # Errors
 ///
 /// The API server refuses the write or does not answer.
-pub async fn delete(context: &Context, object: &NodeMigration) -> Result<(), PassError> {
+pub async fn delete(context: &Context, object: &NodeMigration) -> Result<(), WriteError> {
     if object.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -221,11 +220,11 @@ pub async fn write_spec(
     context: &Context,
     object: &Arc<NodeMigration>,
     spec: &NodeMigrationSpec,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let api: Api<NodeMigration> = Api::all(context.client.clone());
     match write::patch_spec(&api, object.as_ref(), &object.spec, spec).await {
         // An earlier step of this pass wrote the object: the next pass decides on the new state.
-        Ok(_) | Err(PassError::Conflict { .. }) => Ok(()),
-        Err(error) => Err(error),
+        Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
+        Err(error @ (WriteError::Refused { .. } | WriteError::Read(_))) => Err(error),
     }
 }

@@ -17,7 +17,7 @@ use engine::reason::Reason;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-use crate::pass_error::PassError;
+use crate::failure::Failure;
 use crate::summary::WaitReport;
 
 /// Pause after the first failure. It doubles with each further failure.
@@ -122,11 +122,11 @@ impl Obstacles {
     ///
     /// # Errors
     /// The API server is unreachable, which is not a problem of one object.
-    pub fn attempt<T>(
+    pub fn attempt<T, E: Failure>(
         &self,
         object: &str,
-        write: impl Future<Output = Result<T, PassError>>,
-    ) -> impl Future<Output = Result<Option<T>, PassError>> {
+        write: impl Future<Output = Result<T, E>>,
+    ) -> impl Future<Output = Result<Option<T>, E>> {
         // Writes are large futures, and this one is part of many.
         let write = Box::pin(write);
         async move {
@@ -171,7 +171,7 @@ impl Obstacles {
     ///
     /// # Errors
     /// When the API server is unreachable, which is not a problem of one object.
-    pub fn note(&self, object: &str, error: PassError, now: Timestamp) -> Result<Option<String>, PassError> {
+    pub fn note<E: Failure>(&self, object: &str, error: E, now: Timestamp) -> Result<Option<String>, E> {
         if !error.concerns_one_object() {
             return Err(error);
         }

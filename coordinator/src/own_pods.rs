@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::context::Context;
-use crate::pass_error::PassError;
-use crate::write;
+use crate::write::{self, WriteError};
 
 /// The node in the name of such a pod: a hash, since a node's name may be longer than a label or a pod's name.
 pub fn short(node: &str) -> String {
@@ -24,16 +23,16 @@ pub fn is_own(pod: &Pod, namespace: &str) -> bool {
 }
 
 /// Creates a pod from its manifest; `object` names it in errors.
-pub async fn create(context: &Context, object: &str, manifest: Value) -> Result<(), PassError> {
+pub async fn create(context: &Context, object: &str, manifest: Value) -> Result<(), WriteError> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
     let pod: Pod = serde_json::from_value(manifest)
-        .map_err(|source| PassError::of("building", object, kube::Error::SerdeError(source)))?;
+        .map_err(|source| WriteError::of("building", object, kube::Error::SerdeError(source)))?;
     write::create(&pods, object, &pod).await
 }
 
 /// Deletes this pod of the coordinator, with the grace period of its spec. A pod that cannot be deleted does not block
 /// others.
-pub async fn delete(context: &Context, pod: &Pod) -> Result<(), PassError> {
+pub async fn delete(context: &Context, pod: &Pod) -> Result<(), WriteError> {
     if pod.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }

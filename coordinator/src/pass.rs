@@ -19,6 +19,7 @@ use crate::cache::{Cache, OptionalWatches};
 use crate::context::Context;
 use crate::events::EventLevel;
 use crate::evict;
+use crate::failure::{Cause, Failure as _};
 use crate::health::Health;
 use crate::kind::Kind as _;
 use crate::kinds::{self, with_kind};
@@ -26,7 +27,7 @@ use crate::lifecycle;
 use crate::memory::Memory;
 use crate::pass_error::PassError;
 use crate::words::differ_in_words;
-use crate::write;
+use crate::write::{self, WriteError};
 
 /// Interval of passes without a change, for deadlines and retries.
 const TICK: Duration = Duration::from_secs(1);
@@ -74,12 +75,12 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
             .write_errors
             .with_label_values(&[error.category()])
             .inc();
-        match error {
+        match error.root_cause() {
             // Another writer was faster: the watch delivers the new state.
-            PassError::Conflict { .. } => {
+            Cause::Changed => {
                 info!(error = %runtime::error::chain(&error), "object changed; pass repeated");
             }
-            PassError::Api { .. } | PassError::Etcd(_) => {
+            Cause::Api(_) | Cause::Etcd(_) => {
                 warn!(error = %runtime::error::chain(&error), "pass failed; will be repeated");
             }
         }
@@ -125,7 +126,8 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
             Some(_) | None => continue,
         };
         // A failed status write does not block the other statuses.
-        failed = failed.or(publish(context, memory, migration, status).await.err());
+        let published = publish(context, memory, migration, status).await;
+        failed = failed.or(published.err().map(PassError::Write));
     }
     count_phase(context, &migrations, active.as_deref());
     failed.map_or(Ok(()), Err)
@@ -172,10 +174,10 @@ async fn status_after_pass(
 
 /// The reason that a failure has for the user; `None` if it resolves without help, or if no status can be written.
 fn reason(error: &PassError) -> Option<WaitReason> {
-    match error {
-        PassError::Etcd(_) => Some(WaitReason::Datastore),
-        PassError::Api { .. } => error.concerns_one_object().then_some(WaitReason::RequestRefused),
-        PassError::Conflict { .. } => None,
+    match error.root_cause() {
+        Cause::Etcd(_) => Some(WaitReason::Datastore),
+        Cause::Api(_) => error.concerns_one_object().then_some(WaitReason::RequestRefused),
+        Cause::Changed => None,
     }
 }
 
@@ -278,7 +280,7 @@ pub(crate) async fn publish(
     memory: &mut Memory,
     migration: &Migration,
     mut status: MigrationStatus,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let name = migration.name_any();
     let old = migration.status.clone().unwrap_or_default();
     memory.unreported.add_to(&name, &mut status);

@@ -25,6 +25,7 @@ use crate::pass_error::PassError;
 use crate::records::{self, Content};
 use crate::unused_fields;
 use crate::waits::{is_written, report_refusals, wait};
+use crate::write::WriteError;
 
 /// Time to wait for agents, from the first read and from the last new report, before silent agents are a refusal.
 const AGENT_PATIENCE: Duration = Duration::from_mins(1);
@@ -210,7 +211,7 @@ async fn write_plan(
     memory: &mut Memory,
     migration: &Migration,
     document: &Document,
-) -> Result<Plan, PassError> {
+) -> Result<Plan, WriteError> {
     let divided = divide(document);
     for (holds, parts) in [
         (RecordContent::Prepare, divided.prepare),
@@ -306,7 +307,7 @@ async fn write_node_plans<K: Kind>(
     node_migrations: &[Arc<NodeMigration>],
     settings: &K::Settings,
     plan: &Document,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let by_name: BTreeMap<&str, (usize, &NodeActions)> = plan
         .nodes
         .iter()

@@ -12,8 +12,8 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::drafts::Drafts;
-use crate::pass_error::PassError;
 use crate::snapshot::Snapshot;
+use crate::write::WriteError;
 use crate::{facts, own_pods};
 
 /// Targets and probers of this pass.
@@ -190,7 +190,7 @@ pub async fn delete_spent_probe_pods(
     context: &Context,
     snapshot: &Snapshot,
     outlived: impl Fn(&NodeMigration, Option<&Node>) -> bool,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     for (node, pod) in &snapshot.probe_pods {
         let node_object = snapshot.nodes.get(node).map(AsRef::as_ref);
         let spent = snapshot.node_migrations.get(node).is_none_or(|object| {
@@ -209,7 +209,7 @@ pub async fn delete_spent_probe_pods(
 /// # Errors
 ///
 /// The API server refuses the write or does not answer.
-pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Result<(), PassError> {
+pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
     let name = node.name_any();
     let pod = json!({
         "apiVersion": "v1",

@@ -28,7 +28,7 @@ use crate::context::Context;
 use crate::facts;
 use crate::facts::workloads::NAME_SERVERS;
 use crate::lenient_requests::{self, pages};
-use crate::pass_error::PassError;
+use crate::read_error::ReadError;
 use crate::snapshot::has_agent;
 
 /// Number of concurrent reads by name.
@@ -67,7 +67,7 @@ pub fn from_reports<T>(
 pub async fn config_maps(
     context: &Context,
     wanted: BTreeSet<(String, String)>,
-) -> Result<Vec<ConfigMap>, PassError> {
+) -> Result<Vec<ConfigMap>, ReadError> {
     by_name(context, wanted).await
 }
 
@@ -75,7 +75,7 @@ pub async fn config_maps(
 async fn by_name<K>(
     context: &Context,
     names: impl IntoIterator<Item = (String, String)>,
-) -> Result<Vec<K>, PassError>
+) -> Result<Vec<K>, ReadError>
 where
     K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
@@ -86,7 +86,7 @@ where
         let api: Api<K> = Api::namespaced(context.client.clone(), &namespace);
         let found = lenient_requests::get_opt(&api, &name).await;
         let object = || format!("{} {namespace}/{name}", K::kind(&()));
-        found.map_err(|source| PassError::of("reading", object(), source))
+        found.map_err(|source| ReadError::of("reading", object(), source))
     });
     let found: Vec<Option<K>> = read.buffered(AT_ONCE).try_collect().await?;
     Ok(found.into_iter().flatten().collect())
@@ -97,10 +97,10 @@ where
 /// # Errors
 ///
 /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
-pub async fn node(client: &Client, name: &str) -> Result<Option<Node>, PassError> {
+pub async fn node(client: &Client, name: &str) -> Result<Option<Node>, ReadError> {
     lenient_requests::get_opt(&Api::<Node>::all(client.clone()), name)
         .await
-        .map_err(|source| PassError::of("reading", format!("Node {name}"), source))
+        .map_err(|source| ReadError::of("reading", format!("Node {name}"), source))
 }
 
 /// Every object of a kind; `what` names the kind in errors. For kinds of which most fields are used.
@@ -108,7 +108,7 @@ pub async fn node(client: &Client, name: &str) -> Result<Option<Node>, PassError
 /// # Errors
 ///
 /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
-pub async fn list<K>(context: &Context, what: &str) -> Result<Vec<K>, PassError>
+pub async fn list<K>(context: &Context, what: &str) -> Result<Vec<K>, ReadError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
@@ -125,14 +125,14 @@ pub async fn each<K, T>(
     context: &Context,
     what: &str,
     choose: impl FnMut(K) -> Option<T>,
-) -> Result<Vec<T>, PassError>
+) -> Result<Vec<T>, ReadError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
     let api: Api<K> = Api::all(context.client.clone());
     pages(&api, ListParams::default(), choose)
         .await
-        .map_err(|source| PassError::of("listing", what, source))
+        .map_err(|source| ReadError::of("listing", what, source))
 }
 
 /// The Services of the name servers.
@@ -140,12 +140,12 @@ where
 /// # Errors
 ///
 /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
-pub async fn name_services(context: &Context) -> Result<Vec<Service>, PassError> {
+pub async fn name_services(context: &Context) -> Result<Vec<Service>, ReadError> {
     let (label, value) = NAME_SERVERS;
     let api: Api<Service> = Api::namespaced(context.client.clone(), "kube-system");
     let labelled = ListParams::default().labels(&format!("{label}={value}"));
     let list = pages(&api, labelled, Some).await;
-    list.map_err(|source| PassError::of("listing", "Services of the name servers", source))
+    list.map_err(|source| ReadError::of("listing", "Services of the name servers", source))
 }
 
 /// Every object of a kind that some clusters do not serve: empty there.
@@ -153,7 +153,7 @@ pub async fn name_services(context: &Context) -> Result<Vec<Service>, PassError>
 /// # Errors
 ///
 /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
-pub async fn list_if_served<K>(context: &Context, what: &str) -> Result<Vec<K>, PassError>
+pub async fn list_if_served<K>(context: &Context, what: &str) -> Result<Vec<K>, ReadError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
@@ -161,7 +161,7 @@ where
     match pages(&api, ListParams::default(), Some).await {
         // An unknown resource is answered with plain text, without the reason NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        list => list.map_err(|source| PassError::of("listing", what, source)),
+        list => list.map_err(|source| ReadError::of("listing", what, source)),
     }
 }
 
@@ -186,7 +186,7 @@ impl Webhooks {
 /// # Errors
 ///
 /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
-pub async fn webhooks(context: &Context) -> Result<Webhooks, PassError> {
+pub async fn webhooks(context: &Context) -> Result<Webhooks, ReadError> {
     let (validating, mutating) = tokio::try_join!(
         list(context, "ValidatingWebhookConfigurations"),
         list(context, "MutatingWebhookConfigurations"),
@@ -204,12 +204,12 @@ pub async fn webhooks(context: &Context) -> Result<Webhooks, PassError> {
 /// # Errors
 ///
 /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
-pub async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, PassError> {
+pub async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, ReadError> {
     match context.client.list_api_group_resources(API_VERSION).await {
         Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.name).collect()),
         // An unknown group is answered with plain text, without the reason NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeSet::new()),
-        Err(source) => Err(PassError::of("listing", API_VERSION, source)),
+        Err(source) => Err(ReadError::of("listing", API_VERSION, source)),
     }
 }
 
@@ -218,7 +218,7 @@ pub async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, Pas
 /// # Errors
 ///
 /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
-pub async fn policies(context: &Context) -> Result<BTreeMap<String, PolicyState>, PassError> {
+pub async fn policies(context: &Context) -> Result<BTreeMap<String, PolicyState>, ReadError> {
     let (policies, bindings) = tokio::try_join!(
         list_if_served::<ValidatingAdmissionPolicy>(context, "ValidatingAdmissionPolicies"),
         list_if_served::<ValidatingAdmissionPolicyBinding>(context, "ValidatingAdmissionPolicyBindings"),
@@ -251,7 +251,7 @@ pub async fn policies(context: &Context) -> Result<BTreeMap<String, PolicyState>
 pub async fn permissions(
     context: &Context,
     wanted: &[Permission],
-) -> Result<BTreeMap<String, bool>, PassError> {
+) -> Result<BTreeMap<String, bool>, ReadError> {
     permissions_in(context, wanted, "").await
 }
 
@@ -264,7 +264,7 @@ pub async fn permissions_in(
     context: &Context,
     wanted: &[Permission],
     namespace: &str,
-) -> Result<BTreeMap<String, bool>, PassError> {
+) -> Result<BTreeMap<String, bool>, ReadError> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(context.client.clone());
     let mut answers = BTreeMap::new();
     for permission in wanted {
@@ -286,7 +286,7 @@ pub async fn permissions_in(
         let answer = reviews
             .create(&PostParams::default(), &review)
             .await
-            .map_err(|source| PassError::of("checking permission to", &name, source))?;
+            .map_err(|source| ReadError::of("checking permission to", &name, source))?;
         answers.insert(name, answer.status.is_some_and(|status| status.allowed));
     }
     Ok(answers)

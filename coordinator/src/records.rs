@@ -12,8 +12,8 @@ use serde_json::json;
 use service_cidr::host::Question;
 
 use crate::own_pods;
-use crate::pass_error::PassError;
-use crate::write::{describe, patch_as_read, post_parameters};
+use crate::read_error::ReadError;
+use crate::write::{WriteError, describe, patch_as_read, post_parameters};
 
 /// Stored records of one Migration.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl Records {
     /// # Errors
     ///
     /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
-    pub async fn load(&mut self, client: &Client, migration: &Migration) -> Result<(), PassError> {
+    pub async fn load(&mut self, client: &Client, migration: &Migration) -> Result<(), ReadError> {
         let uid = migration.uid().unwrap_or_default();
         if self.read_of.as_ref() == Some(&uid) {
             return Ok(());
@@ -51,7 +51,7 @@ impl Records {
         let ours = ListParams::default().labels(&format!("{}={uid}", names::RECORD_OF_LABEL));
         let list = api.list(&ours).await.map_err(|source| {
             let what = format!("MigrationRecords of Migration {}", migration.name_any());
-            PassError::of("listing", what, source)
+            ReadError::of("listing", what, source)
         })?;
         self.found = list
             .items
@@ -85,7 +85,7 @@ impl Records {
         migration: &Migration,
         holds: RecordContent,
         parts: Vec<Content>,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         self.load(client, migration).await?;
         let written = self.write_all(client, migration, holds, parts).await;
         if written.is_err() {
@@ -101,7 +101,7 @@ impl Records {
         migration: &Migration,
         holds: RecordContent,
         parts: Vec<Content>,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         let mut count = 0;
         for content in parts {
             let spec = spec(migration, holds, count, content);
@@ -125,7 +125,7 @@ impl Records {
         client: &Client,
         migration: &Migration,
         spec: MigrationRecordSpec,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         let api: Api<MigrationRecord> = Api::all(client.clone());
         let key = (spec.content, spec.part);
         let written = match self.found.get(&key) {
@@ -146,12 +146,12 @@ async fn create(
     api: &Api<MigrationRecord>,
     migration: &Migration,
     spec: MigrationRecordSpec,
-) -> Result<MigrationRecord, PassError> {
+) -> Result<MigrationRecord, WriteError> {
     let uid = migration.uid().unwrap_or_default();
     let name = record::name(&uid, spec.content, spec.part);
     let what = format!("MigrationRecord {name}");
     let owner = serde_json::from_value(own_pods::owner(migration))
-        .map_err(|source| PassError::of("building", &what, kube::Error::SerdeError(source)))?;
+        .map_err(|source| WriteError::of("building", &what, kube::Error::SerdeError(source)))?;
     let object = MigrationRecord {
         metadata: ObjectMeta {
             name: Some(name),
@@ -164,16 +164,16 @@ async fn create(
     match api.create(&post_parameters(), &object).await {
         Ok(made) => Ok(made),
         // Another writer created it since the records were read.
-        Err(kube::Error::Api(status)) if status.is_already_exists() => Err(PassError::Conflict {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Err(WriteError::Conflict {
             attempt: "creating".to_owned(),
             object: what,
         }),
-        Err(source) => Err(PassError::of("creating", what, source)),
+        Err(source) => Err(WriteError::of("creating", what, source)),
     }
 }
 
 /// Deletes a record as read; a missing record is not an error.
-async fn delete(api: &Api<MigrationRecord>, record: &MigrationRecord) -> Result<(), PassError> {
+async fn delete(api: &Api<MigrationRecord>, record: &MigrationRecord) -> Result<(), WriteError> {
     let parameters = DeleteParams {
         preconditions: Some(Preconditions {
             uid: record.uid(),
@@ -184,7 +184,7 @@ async fn delete(api: &Api<MigrationRecord>, record: &MigrationRecord) -> Result<
     match api.delete(&record.name_any(), &parameters).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(source) => Err(PassError::of("deleting", describe(record), source)),
+        Err(source) => Err(WriteError::of("deleting", describe(record), source)),
     }
 }
 
@@ -358,7 +358,7 @@ mod tests {
                 assert_eq!(read(&ours), ["mine"]);
                 return;
             }
-            assert!(matches!(refused, Err(PassError::Conflict { .. })), "{refused:?}");
+            assert!(matches!(refused, Err(WriteError::Conflict { .. })), "{refused:?}");
             assert_eq!(
                 api.get(&format!("{RECORDS}/m-1-saved-state-0")).unwrap()["spec"]["text"],
                 "theirs"

@@ -22,6 +22,7 @@ use crate::snapshot::Snapshot;
 use crate::stop::{self, Stop};
 use crate::traffic::{self, Fates, Network, Networks, TrafficResult};
 use crate::waits::wait;
+use crate::write::WriteError;
 
 /// Most stages in the history: after many changes of direction, the first ones are not needed.
 const MOST_STAGES: usize = 60;
@@ -144,7 +145,7 @@ pub(crate) async fn end_traffic(
     memory: &mut Memory,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
-) -> Result<bool, PassError> {
+) -> Result<bool, WriteError> {
     traffic::end(context, &mut memory.traffic, snapshot, status).await?;
     match traffic::ending(&memory.traffic, snapshot) {
         Some(held) => {

@@ -9,8 +9,8 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::pass_error::PassError;
 use crate::pod_index::Index;
+use crate::read_error::ReadError;
 use crate::waits::wait;
 use crate::{facts, read};
 
@@ -18,7 +18,7 @@ use crate::{facts, read};
 pub async fn workloads(
     context: &Context,
     cache: &Cache,
-) -> Result<BTreeMap<Workload, WorkloadFacts>, PassError> {
+) -> Result<BTreeMap<Workload, WorkloadFacts>, ReadError> {
     let deployment = |object: Deployment| Some(facts::workloads::deployment(&object));
     let stateful_set = |object: StatefulSet| Some(facts::workloads::stateful_set(&object));
     let replica_set = |object: ReplicaSet| {
@@ -54,7 +54,7 @@ pub async fn corefiles(
     context: &Context,
     pods: &Index,
     name_servers: &BTreeSet<(String, String)>,
-) -> Result<Vec<(String, String)>, PassError> {
+) -> Result<Vec<(String, String)>, ReadError> {
     let of_name_servers = pods.more().filter(|(name, _)| name_servers.contains(name));
     let maps = read::config_maps(context, facts::name_servers::mounted_config_maps(of_name_servers)).await?;
     Ok(maps.iter().filter_map(facts::name_servers::corefile).collect())

@@ -1,6 +1,8 @@
 //! Writes to the API: patches of single fields. A patch requires that the fields on which it was decided are as read; for an
 //! object that other programs rarely write, that its resourceVersion is.
 
+mod error;
+
 use api::names;
 use engine::field_patch::{Basis, FieldPatch, pointer};
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -13,8 +15,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+pub use self::error::WriteError;
 use crate::lenient_requests;
-use crate::pass_error::PassError;
+use crate::read_error::ReadError;
 
 /// `Kind namespace/name` or `Kind name`.
 pub fn describe<K: Resource<DynamicType: Default>>(object: &K) -> String {
@@ -30,7 +33,7 @@ pub fn describe<K: Resource<DynamicType: Default>>(object: &K) -> String {
 /// # Errors
 ///
 /// The API server refuses the write or does not answer.
-pub async fn create<K>(api: &Api<K>, what: &str, object: &K) -> Result<(), PassError>
+pub async fn create<K>(api: &Api<K>, what: &str, object: &K) -> Result<(), WriteError>
 where
     K: Serialize + Clone + DeserializeOwned + std::fmt::Debug,
 {
@@ -38,7 +41,7 @@ where
         Ok(_) => Ok(()),
         // Created by an earlier pass and not in the store yet, or being deleted: the next pass decides.
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
-        Err(source) => Err(PassError::of("creating", what, source)),
+        Err(source) => Err(WriteError::of("creating", what, source)),
     }
 }
 
@@ -51,7 +54,7 @@ pub async fn delete<K>(
     api: &Api<K>,
     read: &K,
     propagation: Option<PropagationPolicy>,
-) -> Result<(), PassError>
+) -> Result<(), WriteError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
 {
@@ -66,7 +69,7 @@ where
     match lenient_requests::delete(api, &read.name_any(), &parameters).await {
         Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(source) => Err(PassError::of("deleting", describe(read), source)),
+        Err(source) => Err(WriteError::of("deleting", describe(read), source)),
     }
 }
 
@@ -75,14 +78,14 @@ where
 /// # Errors
 ///
 /// The object changed since it was read, or the API server refuses the write or does not answer.
-pub async fn patch_as_read<K>(api: &Api<K>, read: &K, attempt: &str, change: Value) -> Result<K, PassError>
+pub async fn patch_as_read<K>(api: &Api<K>, read: &K, attempt: &str, change: Value) -> Result<K, WriteError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let change = with_version(change, read);
     lenient_requests::patch(api, &read.name_any(), &parameters(), &Patch::Merge(change))
         .await
-        .map_err(|source| PassError::of(attempt, describe(read), source))
+        .map_err(|source| WriteError::of(attempt, describe(read), source))
 }
 
 /// Kinds whose objects many programs write: a decision about one of them depends on some of its fields.
@@ -124,7 +127,7 @@ impl DecidedBy for DaemonSet {
 /// # Errors
 ///
 /// The object changed since it was read, or the API server refuses the write or does not answer.
-pub async fn patch<K>(api: &Api<K>, read: &K, attempt: &str, change: &Value) -> Result<K, PassError>
+pub async fn patch<K>(api: &Api<K>, read: &K, attempt: &str, change: &Value) -> Result<K, WriteError>
 where
     K: Resource<DynamicType: Default> + DecidedBy + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
@@ -145,7 +148,7 @@ pub async fn patch_fields<K>(
     name: &str,
     attempt: (&str, &str),
     patch: &FieldPatch,
-) -> Result<K, PassError>
+) -> Result<K, WriteError>
 where
     K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
@@ -157,7 +160,7 @@ where
         }
         answer => answer,
     }
-    .map_err(|source| PassError::of(attempt.0, attempt.1, source))
+    .map_err(|source| WriteError::of(attempt.0, attempt.1, source))
 }
 
 /// The same for the status.
@@ -170,7 +173,7 @@ pub async fn patch_status_fields<K>(
     name: &str,
     attempt: (&str, &str),
     patch: &FieldPatch,
-) -> Result<K, PassError>
+) -> Result<K, WriteError>
 where
     K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
@@ -182,13 +185,13 @@ where
         }
         answer => answer,
     }
-    .map_err(|source| PassError::of(attempt.0, attempt.1, source))
+    .map_err(|source| WriteError::of(attempt.0, attempt.1, source))
 }
 
-fn json_patch((attempt, object): (&str, &str), patch: &FieldPatch) -> Result<Patch<()>, PassError> {
+fn json_patch((attempt, object): (&str, &str), patch: &FieldPatch) -> Result<Patch<()>, WriteError> {
     serde_json::from_value(patch.operations())
         .map(Patch::Json)
-        .map_err(|source| PassError::of(attempt, object, kube::Error::SerdeError(source)))
+        .map_err(|source| WriteError::of(attempt, object, kube::Error::SerdeError(source)))
 }
 
 /// Whether the API server may have refused a JSON patch because of a failed test. A failed test is answered like an invalid
@@ -206,16 +209,16 @@ async fn merge_patch<K>(
     name: &str,
     (attempt, object): (&str, &str),
     patch: &FieldPatch,
-) -> Result<Patch<Value>, PassError>
+) -> Result<Patch<Value>, WriteError>
 where
     K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
     let now = lenient_requests::get_opt(api, name).await;
-    let now = now.map_err(|source| PassError::of("reading", object, source))?;
+    let now = now.map_err(|source| ReadError::of("reading", object, source))?;
     // An object of the API always serializes.
     let now = now.map(|now| serde_json::to_value(now).unwrap_or_default());
     let merge = now.and_then(|now| patch.merge(&now));
-    merge.map(Patch::Merge).ok_or_else(|| PassError::Conflict {
+    merge.map(Patch::Merge).ok_or_else(|| WriteError::Conflict {
         attempt: attempt.to_owned(),
         object: object.to_owned(),
     })
@@ -226,7 +229,7 @@ where
 /// # Errors
 ///
 /// The object changed since it was read, or the API server refuses the write or does not answer.
-pub async fn patch_status<K, S>(api: &Api<K>, read: &K, old: Option<&S>, new: &S) -> Result<bool, PassError>
+pub async fn patch_status<K, S>(api: &Api<K>, read: &K, old: Option<&S>, new: &S) -> Result<bool, WriteError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
     S: Serialize + Sync,
@@ -237,7 +240,7 @@ where
     let change = with_version(json!({ "status": change }), read);
     lenient_requests::patch_status(api, &read.name_any(), &parameters(), &Patch::Merge(change))
         .await
-        .map_err(|source| PassError::of("writing the status of", describe(read), source))?;
+        .map_err(|source| WriteError::of("writing the status of", describe(read), source))?;
     Ok(true)
 }
 
@@ -255,7 +258,7 @@ pub async fn patch_spec<K, S>(
     read: &K,
     old: &S,
     new: &S,
-) -> Result<Option<ObjectMeta>, PassError>
+) -> Result<Option<ObjectMeta>, WriteError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
     S: Serialize + Sync,
@@ -277,14 +280,14 @@ where
     let answer = match lenient_requests::patch_metadata(api, &name, &parameters, &json).await {
         Err(kube::Error::Api(status)) if may_be_a_failed_test(&status) => {
             let now = lenient_requests::get_metadata_opt(api, &name).await;
-            let now = now.map_err(|source| PassError::of("reading", &object, source))?;
+            let now = now.map_err(|source| ReadError::of("reading", &object, source))?;
             let merge = now.and_then(|now| patch.merge(&json!({ "metadata": now.metadata })));
             match merge {
                 Some(merge) => {
                     lenient_requests::patch_metadata(api, &name, &parameters, &Patch::Merge(merge)).await
                 }
                 None => {
-                    return Err(PassError::Conflict {
+                    return Err(WriteError::Conflict {
                         attempt: attempt.to_owned(),
                         object,
                     });
@@ -295,7 +298,7 @@ where
     };
     match answer {
         Ok(written) => Ok(Some(written.metadata)),
-        Err(source) => Err(PassError::of(attempt, object, source)),
+        Err(source) => Err(WriteError::of(attempt, object, source)),
     }
 }
 

@@ -8,8 +8,8 @@
 mod editor;
 
 use api::names;
-use coordinator::pass_error::PassError;
-use coordinator::write;
+use coordinator::failure::Failure as _;
+use coordinator::write::{self, WriteError};
 use editor::{Edits, edited_before_each_change};
 use engine::field_patch::{Basis, FieldPatch, pointer};
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -48,7 +48,7 @@ async fn answer(
     api: &Api<ConfigMap>,
     data: &Value,
     meanwhile: Meanwhile,
-) -> (Result<ConfigMap, PassError>, bool) {
+) -> (Result<ConfigMap, WriteError>, bool) {
     api.delete("subject", &DeleteParams::default()).await.ok();
     let read = api
         .create(&PostParams::default(), &config_map(data))
@@ -297,7 +297,7 @@ async fn a_taken_address_is_a_refusal_although_the_object_changes_all_the_time()
 }
 
 /// The result of the coordinator's write of this Node with its own token, after one read and this change meanwhile.
-async fn labelled_after(name: &str, edit: Option<Value>, network: &str) -> Result<Node, PassError> {
+async fn labelled_after(name: &str, edit: Option<Value>, network: &str) -> Result<Node, WriteError> {
     let lab = ApiLab::shared().unwrap();
     lab.node(name).await.unwrap();
     let admin: Api<Node> = Api::all(lab.admin().await.unwrap());

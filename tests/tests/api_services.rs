@@ -23,9 +23,9 @@ use coordinator::kinds::service_cidr::observed::{Observed, Seen, Subject};
 use coordinator::kinds::service_cidr::view::service::{Around, observe};
 use coordinator::kinds::service_cidr::whole_objects::Whole;
 use coordinator::kinds::service_cidr::{ExchangeTimes, assigned_addresses};
-use coordinator::pass_error::PassError;
 use coordinator::records::Records;
 use coordinator::service_index::ServiceStore;
+use coordinator::write::WriteError;
 use editor::{Edits, Patch, edited_before_each_change};
 use engine::decision::Decision;
 use http::{Method, Request};
@@ -1142,7 +1142,7 @@ async fn a_stored_record_is_small_and_a_write_based_on_an_old_read_is_refused() 
         &BTreeSet::new(),
     )
     .await;
-    assert!(matches!(refused, Err(PassError::Conflict { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(WriteError::Conflict { .. })), "{refused:?}");
     second.load(&client, &migration).await.unwrap();
     assert_eq!(
         assigned_addresses::read(&second, AssignedAddresses::new()),

@@ -7,8 +7,9 @@ use kube::api::DynamicObject;
 use kube::{ResourceExt, core::ObjectMeta};
 use serde_json::Value;
 
+use super::error::CalicoStoreError;
 use super::{BLOCK_AFFINITY, Created, IPAM_BLOCK, IPAM_CONFIG, IPAM_HANDLE, Kind, NODE};
-use crate::pass_error::PassError;
+use crate::write::WriteError;
 
 fn layout(kind: Kind) -> Layout {
     match kind {
@@ -25,14 +26,18 @@ pub(super) async fn each<T>(
     store: &Etcd3,
     kind: Kind,
     mut choose: impl FnMut(DynamicObject) -> Option<T>,
-) -> Result<Vec<T>, PassError> {
+) -> Result<Vec<T>, CalicoStoreError> {
     let layout = layout(kind);
     let choose = |entry| choose(object(layout, &entry));
     Ok(store.each(&layout.prefix(), choose).await?)
 }
 
 /// One object, if it exists.
-pub(super) async fn get(store: &Etcd3, kind: Kind, id: &Id) -> Result<Option<DynamicObject>, PassError> {
+pub(super) async fn get(
+    store: &Etcd3,
+    kind: Kind,
+    id: &Id,
+) -> Result<Option<DynamicObject>, CalicoStoreError> {
     let layout = layout(kind);
     let found = store.get(&layout.key(id)).await?;
     Ok(found.map(|entry| object(layout, &entry)))
@@ -45,7 +50,7 @@ pub(super) fn id(kind: Kind, read: &DynamicObject) -> Id {
 }
 
 /// Creates the object; an existing object is not an error.
-pub(super) async fn create(store: &Etcd3, kind: Kind, object: &Value) -> Result<Created, PassError> {
+pub(super) async fn create(store: &Etcd3, kind: Kind, object: &Value) -> Result<Created, CalicoStoreError> {
     let layout = layout(kind);
     let key = layout.key(&layout.id(object));
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -65,7 +70,7 @@ pub(super) async fn patch_spec(
     kind: Kind,
     read: &DynamicObject,
     change: &Value,
-) -> Result<(), PassError> {
+) -> Result<(), CalicoStoreError> {
     let layout = layout(kind);
     let (entry, before) = as_read(store, kind, read).await?;
     let mut spec = object(layout, &entry).data["spec"].take();
@@ -82,7 +87,7 @@ pub(super) async fn patch_spec(
 pub async fn each_node<T>(
     store: &Etcd3,
     choose: impl FnMut(DynamicObject) -> Option<T>,
-) -> Result<Vec<T>, PassError> {
+) -> Result<Vec<T>, CalicoStoreError> {
     each(store, NODE, choose).await
 }
 
@@ -91,7 +96,7 @@ pub async fn each_node<T>(
 /// # Errors
 ///
 /// etcd does not answer, refuses the read, or sends an answer that cannot be read.
-pub async fn node(store: &Etcd3, name: &str) -> Result<Option<DynamicObject>, PassError> {
+pub async fn node(store: &Etcd3, name: &str) -> Result<Option<DynamicObject>, CalicoStoreError> {
     get(store, NODE, &Id::Named(name.to_owned())).await
 }
 
@@ -100,14 +105,18 @@ pub async fn node(store: &Etcd3, name: &str) -> Result<Option<DynamicObject>, Pa
 /// # Errors
 ///
 /// The Node changed since it was read, or etcd does not answer or refuses the write.
-pub async fn patch_node(store: &Etcd3, read: &DynamicObject, change: &Value) -> Result<(), PassError> {
+pub async fn patch_node(store: &Etcd3, read: &DynamicObject, change: &Value) -> Result<(), CalicoStoreError> {
     let (entry, mut value) = as_read(store, NODE, read).await?;
     api::merge::apply(&mut value, change);
     write(store, NODE, read, &entry, value).await
 }
 
 /// The entry of an object and its value, if it was not written since it was read.
-async fn as_read(store: &Etcd3, kind: Kind, read: &DynamicObject) -> Result<(Entry, Value), PassError> {
+async fn as_read(
+    store: &Etcd3,
+    kind: Kind,
+    read: &DynamicObject,
+) -> Result<(Entry, Value), CalicoStoreError> {
     let conflict = || conflict("writing", kind, read);
     let key = layout(kind).key(&id(kind, read));
     let entry = store.get(&key).await?.ok_or_else(conflict)?;
@@ -126,7 +135,7 @@ async fn write(
     read: &DynamicObject,
     entry: &Entry,
     value: Value,
-) -> Result<(), PassError> {
+) -> Result<(), CalicoStoreError> {
     let attempt = format!("writing {} {}", kind.0, read.name_any());
     let conditions = [Condition::Modified {
         key: entry.key.clone(),
@@ -143,7 +152,7 @@ async fn write(
 }
 
 /// Deletes the object as read; a missing object is not an error.
-pub(super) async fn delete(store: &Etcd3, kind: Kind, read: &DynamicObject) -> Result<(), PassError> {
+pub(super) async fn delete(store: &Etcd3, kind: Kind, read: &DynamicObject) -> Result<(), CalicoStoreError> {
     let key = layout(kind).key(&id(kind, read));
     let revision = read.metadata.resource_version.as_deref();
     let at = revision
@@ -167,11 +176,11 @@ fn put(key: String, value: &Value) -> Change {
     }
 }
 
-fn conflict(attempt: &str, kind: Kind, read: &DynamicObject) -> PassError {
-    PassError::Conflict {
+fn conflict(attempt: &str, kind: Kind, read: &DynamicObject) -> CalicoStoreError {
+    CalicoStoreError::Write(WriteError::Conflict {
         attempt: attempt.to_owned(),
         object: format!("{} {}", kind.0, read.name_any()),
-    }
+    })
 }
 
 /// An entry as an object; its resource version is the revision of its last write.

@@ -6,7 +6,7 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 
 use super::{BLOCK_AFFINITY, Kind};
-use crate::pass_error::PassError;
+use crate::write::WriteError;
 
 /// The name of an object.
 pub(super) fn name(read: &DynamicObject) -> String {
@@ -18,7 +18,7 @@ pub(super) async fn delete_marked(
     client: &Client,
     kind: Kind,
     read: &DynamicObject,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     // A string in a BlockAffinity and a boolean in an IPAMBlock, as in Calico's types.
     let mark = if kind == BLOCK_AFFINITY {
         json!({ "deleted": "true" })

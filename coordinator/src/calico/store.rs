@@ -10,8 +10,8 @@ use kube::Client;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
+use super::error::CalicoStoreError;
 use super::{BLOCK_AFFINITY, Created, IP_POOL, IPAM_BLOCK, IPAM_CONFIG, IPAM_HANDLE, Kind, etcd, kubernetes};
-use crate::pass_error::PassError;
 
 /// The datastore of Calico's objects.
 #[derive(Clone)]
@@ -28,7 +28,7 @@ impl Store {
     /// # Errors
     ///
     /// The store does not answer, refuses the read, or sends an answer that cannot be read.
-    pub async fn list(&self, kind: Kind) -> Result<Vec<DynamicObject>, PassError> {
+    pub async fn list(&self, kind: Kind) -> Result<Vec<DynamicObject>, CalicoStoreError> {
         self.each(kind, Some).await
     }
 
@@ -41,9 +41,9 @@ impl Store {
         &self,
         kind: Kind,
         choose: impl FnMut(DynamicObject) -> Option<T>,
-    ) -> Result<Vec<T>, PassError> {
+    ) -> Result<Vec<T>, CalicoStoreError> {
         match self {
-            Self::Kubernetes(client) => kind.each(client, choose).await,
+            Self::Kubernetes(client) => Ok(kind.each(client, choose).await?),
             Self::Etcd(store) => etcd::each(store, kind, choose).await,
         }
     }
@@ -53,7 +53,7 @@ impl Store {
     /// # Errors
     ///
     /// The store does not answer, refuses the read, or sends an answer that cannot be read.
-    pub async fn pool(&self, name: &str) -> Result<Option<DynamicObject>, PassError> {
+    pub async fn pool(&self, name: &str) -> Result<Option<DynamicObject>, CalicoStoreError> {
         self.get(IP_POOL, &Id::Named(name.to_owned())).await
     }
 
@@ -62,7 +62,7 @@ impl Store {
     /// # Errors
     ///
     /// The store does not answer, refuses the read, or sends an answer that cannot be read.
-    pub async fn block(&self, range: IpNet) -> Result<Option<DynamicObject>, PassError> {
+    pub async fn block(&self, range: IpNet) -> Result<Option<DynamicObject>, CalicoStoreError> {
         self.get(IPAM_BLOCK, &Id::Block(range)).await
     }
 
@@ -76,9 +76,9 @@ impl Store {
         name: &str,
         node: &str,
         range: IpNet,
-    ) -> Result<Option<DynamicObject>, PassError> {
+    ) -> Result<Option<DynamicObject>, CalicoStoreError> {
         match self {
-            Self::Kubernetes(client) => BLOCK_AFFINITY.get(client, name).await,
+            Self::Kubernetes(client) => Ok(BLOCK_AFFINITY.get(client, name).await?),
             Self::Etcd(store) => {
                 etcd::get(store, BLOCK_AFFINITY, &Id::Affinity(node.to_owned(), range)).await
             }
@@ -90,7 +90,7 @@ impl Store {
     /// # Errors
     ///
     /// The store does not answer, refuses the read, or sends an answer that cannot be read.
-    pub async fn handle(&self, handle: &str) -> Result<Option<DynamicObject>, PassError> {
+    pub async fn handle(&self, handle: &str) -> Result<Option<DynamicObject>, CalicoStoreError> {
         self.get(IPAM_HANDLE, &Id::Handle(handle.to_owned())).await
     }
 
@@ -99,7 +99,7 @@ impl Store {
     /// # Errors
     ///
     /// The store does not answer, refuses the read, or sends an answer that cannot be read.
-    pub async fn ipam_config(&self) -> Result<Option<DynamicObject>, PassError> {
+    pub async fn ipam_config(&self) -> Result<Option<DynamicObject>, CalicoStoreError> {
         self.get(IPAM_CONFIG, &Id::Named("default".to_owned())).await
     }
 
@@ -108,16 +108,20 @@ impl Store {
     /// # Errors
     ///
     /// The store does not answer, refuses the read, or sends an answer that cannot be read.
-    pub async fn again(&self, kind: Kind, read: &DynamicObject) -> Result<Option<DynamicObject>, PassError> {
+    pub async fn again(
+        &self,
+        kind: Kind,
+        read: &DynamicObject,
+    ) -> Result<Option<DynamicObject>, CalicoStoreError> {
         match self {
-            Self::Kubernetes(client) => kind.get(client, &kubernetes::name(read)).await,
+            Self::Kubernetes(client) => Ok(kind.get(client, &kubernetes::name(read)).await?),
             Self::Etcd(store) => etcd::get(store, kind, &etcd::id(kind, read)).await,
         }
     }
 
-    async fn get(&self, kind: Kind, id: &Id) -> Result<Option<DynamicObject>, PassError> {
+    async fn get(&self, kind: Kind, id: &Id) -> Result<Option<DynamicObject>, CalicoStoreError> {
         match self {
-            Self::Kubernetes(client) => kind.get(client, &id.name()).await,
+            Self::Kubernetes(client) => Ok(kind.get(client, &id.name()).await?),
             Self::Etcd(store) => etcd::get(store, kind, id).await,
         }
     }
@@ -127,9 +131,9 @@ impl Store {
     /// # Errors
     ///
     /// The store refuses the write or does not answer.
-    pub async fn create(&self, kind: Kind, object: &Value) -> Result<Created, PassError> {
+    pub async fn create(&self, kind: Kind, object: &Value) -> Result<Created, CalicoStoreError> {
         match self {
-            Self::Kubernetes(client) => kind.create(client, object).await,
+            Self::Kubernetes(client) => Ok(kind.create(client, object).await?),
             Self::Etcd(store) => etcd::create(store, kind, object).await,
         }
     }
@@ -144,7 +148,7 @@ impl Store {
         handle: &str,
         object: &Value,
         change: impl Fn(&Value) -> Option<Value>,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), CalicoStoreError> {
         if self.create(IPAM_HANDLE, object).await? == Created::Now {
             return Ok(());
         }
@@ -166,9 +170,9 @@ impl Store {
         kind: Kind,
         read: &DynamicObject,
         change: &Value,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), CalicoStoreError> {
         match self {
-            Self::Kubernetes(client) => kind.patch_spec(client, read, change).await,
+            Self::Kubernetes(client) => Ok(kind.patch_spec(client, read, change).await?),
             Self::Etcd(store) => etcd::patch_spec(store, kind, read, change).await,
         }
     }
@@ -179,9 +183,9 @@ impl Store {
     /// # Errors
     ///
     /// The object changed since it was read, or the store refuses the write or does not answer.
-    pub async fn delete_marked(&self, kind: Kind, read: &DynamicObject) -> Result<(), PassError> {
+    pub async fn delete_marked(&self, kind: Kind, read: &DynamicObject) -> Result<(), CalicoStoreError> {
         match self {
-            Self::Kubernetes(client) => kubernetes::delete_marked(client, kind, read).await,
+            Self::Kubernetes(client) => Ok(kubernetes::delete_marked(client, kind, read).await?),
             Self::Etcd(store) => etcd::delete(store, kind, read).await,
         }
     }
@@ -191,9 +195,9 @@ impl Store {
     /// # Errors
     ///
     /// The store refuses the deletion or does not answer; in etcd also when the pool changed between read and write.
-    pub async fn delete_pool(&self, name: &str) -> Result<(), PassError> {
+    pub async fn delete_pool(&self, name: &str) -> Result<(), CalicoStoreError> {
         match self {
-            Self::Kubernetes(client) => IP_POOL.delete(client, name).await,
+            Self::Kubernetes(client) => Ok(IP_POOL.delete(client, name).await?),
             Self::Etcd(store) => match self.pool(name).await? {
                 Some(read) => etcd::delete(store, IP_POOL, &read).await,
                 None => Ok(()),

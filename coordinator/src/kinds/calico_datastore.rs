@@ -52,6 +52,7 @@ use crate::node_migrations;
 use crate::pass_error::PassError;
 use crate::staged::settings_gone;
 use crate::unused_fields::SpecField;
+use crate::write::WriteError;
 
 pub use read_cache::ReadCache;
 use read_cache::ReadRequest;
@@ -75,7 +76,7 @@ impl Kind for CalicoDatastore {
     type Settings = Settings;
 
     async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
-        adopt(context, cache, migration).await
+        Ok(adopt(context, cache, migration).await?)
     }
 
     async fn observe(
@@ -224,7 +225,7 @@ impl Kind for CalicoDatastore {
 }
 
 /// Creates, updates and deletes `NodeMigration`s so that each Node has one.
-async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
+async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
     // From the start: without this field, the agent observes the remains of flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.calico_datastore = Some(CalicoDatastoreHost {});
     node_migrations::adopt(context, cache, migration, ask).await

@@ -28,13 +28,14 @@ use crate::node_migrations;
 use crate::pass_error::PassError;
 use crate::staged::settings_gone;
 use crate::unused_fields::SpecField;
+use crate::write::WriteError;
 
 impl Kind for Spec {
     type Facts = ClusterFacts;
     type Settings = Settings;
 
     async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
-        adopt(context, cache, migration).await
+        Ok(adopt(context, cache, migration).await?)
     }
 
     async fn observe(
@@ -45,7 +46,7 @@ impl Kind for Spec {
         _migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, PassError> {
-        observe::cluster(context, self, node_migrations).await
+        Ok(observe::cluster(context, self, node_migrations).await?)
     }
 
     fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
@@ -100,7 +101,7 @@ impl Kind for Spec {
 }
 
 /// Creates and deletes `NodeMigration`s so that each Node has one.
-async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
+async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
     let ask = |spec: &mut NodeMigrationSpec| spec.example = Some(NodeSpec {});
     node_migrations::adopt(context, cache, migration, ask).await
 }

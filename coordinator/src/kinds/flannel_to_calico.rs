@@ -64,7 +64,7 @@ impl Kind for FlannelToCalico {
         _migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, PassError> {
-        Box::pin(observe::cluster(context, cache, node_migrations)).await
+        Ok(Box::pin(observe::cluster(context, cache, node_migrations)).await?)
     }
 
     fn silent(&self, facts: &ClusterFacts) -> Vec<String> {

@@ -41,6 +41,7 @@ use pod_cidr::facts::ClusterFacts;
 use pod_cidr::settings::{Options, Settings};
 
 use crate::cache::{Cache, OptionalWatches};
+use crate::calico::error::CalicoStoreError;
 use crate::context::Context;
 use crate::etcd_access::problem;
 use crate::kind::Kind;
@@ -69,7 +70,7 @@ impl Kind for PodCidr {
     type Settings = Settings;
 
     async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
-        adopt::adopt(context, cache, migration, &adopt::settings_forward(self), None).await
+        Ok(adopt::adopt(context, cache, migration, &adopt::settings_forward(self), None).await?)
     }
 
     async fn observe(
@@ -177,7 +178,7 @@ impl Kind for PodCidr {
         match advance::advance(context, cache, memory, migration, self, &saved, known, status).await {
             Ok(()) => Ok(Vec::new()),
             // Completed writes stay, and the next pass decides about the others.
-            Err(PassError::Etcd(error)) => {
+            Err(PassError::Store(CalicoStoreError::Etcd(error))) => {
                 memory.kinds.of::<ReadCache>().forget_store();
                 wait(
                     status,
@@ -186,7 +187,11 @@ impl Kind for PodCidr {
                 );
                 Ok(Vec::new())
             }
-            Err(error) => Err(error),
+            Err(
+                error @ (PassError::Read(_)
+                | PassError::Write(_)
+                | PassError::Store(CalicoStoreError::Read(_) | CalicoStoreError::Write(_))),
+            ) => Err(error),
         }
     }
 

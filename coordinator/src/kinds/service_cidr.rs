@@ -83,13 +83,8 @@ impl Kind for ServiceCidr {
 
     async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
         let left = observe::default_ranges(context).await?;
-        adopt::adopt(
-            context,
-            cache,
-            migration,
-            &adopt::settings_before_detection(&left, &self.to),
-        )
-        .await
+        let look = adopt::settings_before_detection(&left, &self.to);
+        Ok(adopt::adopt(context, cache, migration, &look).await?)
     }
 
     async fn observe(

@@ -1,36 +1,41 @@
 use super::*;
+use crate::write::WriteError;
 
-fn refusal() -> PassError {
+fn refusal() -> WriteError {
     let status = kube::core::Status::failure("denied by policy", "Forbidden").with_code(403);
-    PassError::of("labelling", "Node a", kube::Error::Api(Box::new(status)))
+    WriteError::of("labelling", "Node a", kube::Error::Api(Box::new(status)))
 }
 
-fn conflict() -> PassError {
+fn conflict() -> WriteError {
     let status = kube::core::Status::failure("it changed", "Conflict").with_code(409);
-    PassError::of("labelling", "Node a", kube::Error::Api(Box::new(status)))
+    WriteError::of("labelling", "Node a", kube::Error::Api(Box::new(status)))
 }
 
-fn unreachable() -> PassError {
+fn unreachable() -> WriteError {
     let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-    PassError::of("labelling", "Node a", kube::Error::Service(Box::new(refused)))
+    WriteError::of("labelling", "Node a", kube::Error::Service(Box::new(refused)))
 }
 
-fn timeout() -> PassError {
+fn timeout() -> WriteError {
     let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
-    PassError::of("labelling", "Node a", kube::Error::Service(Box::new(late)))
+    WriteError::of("labelling", "Node a", kube::Error::Service(Box::new(late)))
 }
 
 #[tokio::test]
 async fn a_refused_object_waits_and_keeps_its_message() {
     let obstacles = Obstacles::default();
-    let made = obstacles.attempt::<()>("Node a", async { Err(refusal()) }).await;
+    let made = obstacles
+        .attempt::<(), WriteError>("Node a", async { Err(refusal()) })
+        .await;
     assert!(made.unwrap().is_none());
     let now = Timestamp::now();
     assert_eq!(
         obstacles.reason_to_wait("Node a", now).as_deref(),
         Some("labelling Node a: denied by policy")
     );
-    let not_made = obstacles.attempt("Node a", async { Ok(()) }).await;
+    let not_made = obstacles
+        .attempt("Node a", async { Ok::<_, WriteError>(()) })
+        .await;
     assert!(not_made.unwrap().is_none(), "the pause is not over");
     assert_eq!(
         obstacles.reason_to_wait("Node b", now),
@@ -51,7 +56,7 @@ async fn a_written_object_is_not_an_obstacle() {
     assert!(obstacles.note("Node a", refusal(), earlier).unwrap().is_some());
     assert!(
         obstacles
-            .attempt("Node a", async { Ok(()) })
+            .attempt("Node a", async { Ok::<_, WriteError>(()) })
             .await
             .unwrap()
             .is_some()
@@ -122,13 +127,13 @@ async fn a_pass_writes_for_a_limited_time_and_the_next_pass_continues() {
         let first = obstacles
             .attempt("Node a", async {
                 tokio::time::sleep(Duration::from_millis(300)).await;
-                Ok(())
+                Ok::<_, WriteError>(())
             })
             .await;
         assert!(first.unwrap().is_some(), "a started write is finished");
         assert!(obstacles.is_clear());
         for node in ["Node b", "Node c"] {
-            let later = obstacles.attempt(node, async { Ok(()) }).await;
+            let later = obstacles.attempt(node, async { Ok::<_, WriteError>(()) }).await;
             assert!(later.unwrap().is_none());
         }
         assert_eq!(obstacles.postponed(), 2);
@@ -136,7 +141,9 @@ async fn a_pass_writes_for_a_limited_time_and_the_next_pass_continues() {
         obstacles.end_pass();
     }
     obstacles.begin_pass();
-    let made = obstacles.attempt("Node b", async { Ok(()) }).await;
+    let made = obstacles
+        .attempt("Node b", async { Ok::<_, WriteError>(()) })
+        .await;
     assert!(made.unwrap().is_some() && obstacles.is_clear());
 }
 

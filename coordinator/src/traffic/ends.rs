@@ -10,8 +10,8 @@ use super::silences::PATIENCE;
 use super::{TrafficMemory, ask_one};
 use crate::context::Context;
 use crate::drafts::Drafts;
-use crate::pass_error::PassError;
 use crate::snapshot::Snapshot;
+use crate::write::WriteError;
 use crate::{facts, own_pods};
 
 /// Ends all traffic, after the last node or after a rollback. Each pass until the end adds up the agents' reports.
@@ -24,7 +24,7 @@ pub async fn end(
     known: &mut TrafficMemory,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     status.traffic = sums(snapshot, &status.traffic);
     known.unreported.keep(unreported(snapshot).map(str::to_owned));
     let mut asks = Drafts::default();

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::{Fates, Network, Networks};
 use crate::context::Context;
-use crate::pass_error::PassError;
+use crate::write::WriteError;
 use crate::{facts, own_pods};
 
 /// Prefix of the names of traffic pods.
@@ -167,7 +167,7 @@ pub async fn create(
     networks: &Networks,
     node: &str,
     generation: Generation,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let Network {
         name: network,
         annotations,

@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 
 use crate::context::Context;
 use crate::lenient_requests;
-use crate::pass_error::PassError;
+use crate::read_error::ReadError;
 
 /// Interval of reads: these Services rarely change.
 const INTERVAL: Duration = Duration::from_mins(1);
@@ -45,12 +45,12 @@ impl Services {
     }
 
     /// Reads the Services, if the last read is old.
-    pub async fn refresh(&mut self, context: &Context) -> Result<(), PassError> {
+    pub async fn refresh(&mut self, context: &Context) -> Result<(), ReadError> {
         if self.looked.is_some_and(|looked| looked.elapsed() < INTERVAL) {
             return Ok(());
         }
         let services = |namespace: &str| Api::<Service>::namespaced(context.client.clone(), namespace);
-        let read = |name: String| move |source| PassError::of("reading", name, source);
+        let read = |name: String| move |source| ReadError::of("reading", name, source);
         let api = lenient_requests::get_opt(&services("default"), "kubernetes")
             .await
             .map_err(read("Service default/kubernetes".to_owned()))?;

@@ -2,6 +2,7 @@ use api::NodeMigration;
 use flannel_to_calico::phase::Goal;
 
 use super::*;
+use crate::failure::Failure as _;
 use crate::fake_api::FakeApi;
 
 const PATH: &str = "/api/v1/nodes/a";
@@ -11,7 +12,7 @@ fn labelled() -> Value {
 }
 
 /// Another writer applies this between read and write.
-async fn patched_after(meanwhile: &[Value]) -> (FakeApi, Result<Node, PassError>) {
+async fn patched_after(meanwhile: &[Value]) -> (FakeApi, Result<Node, WriteError>) {
     let server = FakeApi::default();
     server.put(
         PATH,
@@ -76,7 +77,7 @@ async fn a_change_of_a_decisive_field_is_a_conflict() {
         let (server, result) = patched_after(std::slice::from_ref(&meanwhile)).await;
         let error = result.unwrap_err();
         assert!(
-            matches!(error, PassError::Conflict { .. }),
+            matches!(error, WriteError::Conflict { .. }),
             "{meanwhile}: {error}"
         );
         assert_eq!(
@@ -90,7 +91,7 @@ async fn a_change_of_a_decisive_field_is_a_conflict() {
 const NODE_MIGRATION: &str = "/apis/replumb.dev/v1alpha1/nodemigrations/a";
 
 /// Another writer merges this into a NodeMigration between read and write of its goal.
-async fn goal_after(meanwhile: &Value) -> (FakeApi, Result<Option<ObjectMeta>, PassError>) {
+async fn goal_after(meanwhile: &Value) -> (FakeApi, Result<Option<ObjectMeta>, WriteError>) {
     let server = FakeApi::default();
     server.put(
         NODE_MIGRATION,
@@ -166,7 +167,7 @@ async fn a_patch_as_read_conflicts_after_a_status_change() {
     let error = patch_as_read(&api, &read, "labelling", labelled())
         .await
         .unwrap_err();
-    assert!(matches!(error, PassError::Conflict { .. }), "{error}");
+    assert!(matches!(error, WriteError::Conflict { .. }), "{error}");
     assert!(server.take_changes().is_empty());
 }
 
@@ -178,7 +179,7 @@ async fn a_patch_of_a_missing_object_is_an_error_with_the_attempt() {
     let read = api.get("a").await.unwrap();
     server.remove(PATH);
     let error = patch(&api, &read, "labelling", &labelled()).await.unwrap_err();
-    assert!(matches!(error, PassError::Api { .. }), "{error}");
+    assert!(matches!(error, WriteError::Refused { .. }), "{error}");
     assert_eq!(error.to_string(), "labelling Node a");
 }
 
@@ -201,12 +202,4 @@ async fn an_object_with_an_unreadable_time_is_patched_and_deleted() {
     assert!(written.unwrap_err().is_conflict(), "the version has changed");
     delete(&api, &read, None).await.unwrap();
     assert_eq!(server.get(path), None);
-}
-
-/// The API server has answered: other objects may be readable, and the status names this one.
-#[test]
-fn an_unreadable_answer_concerns_its_object_only() {
-    let source = serde_json::from_value::<Node>(json!({ "metadata": 7 })).unwrap_err();
-    let error = PassError::of("listing", "Nodes", kube::Error::SerdeError(source));
-    assert!(error.concerns_one_object());
 }

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::super::IP_POOL;
 use super::super::store::Store;
 use super::*;
+use crate::failure::Failure as _;
 use crate::fake_api::FakeApi;
 use crate::fake_etcd;
 
@@ -99,10 +100,16 @@ async fn an_object_changed_since_the_read_is_not_written() {
     api.edit(POOL, &json!({ "spec": { "natOutgoing": false } }));
     let change = json!({ "disabled": true });
     let refused = store.patch_spec(IP_POOL, &pool, &change).await.unwrap_err();
-    assert!(matches!(refused, PassError::Conflict { .. }), "{refused}");
+    assert!(
+        matches!(refused, CalicoStoreError::Write(WriteError::Conflict { .. })),
+        "{refused}"
+    );
     api.remove(POOL);
     let refused = store.patch_spec(IP_POOL, &pool, &change).await.unwrap_err();
-    assert!(matches!(refused, PassError::Conflict { .. }), "{refused}");
+    assert!(
+        matches!(refused, CalicoStoreError::Write(WriteError::Conflict { .. })),
+        "{refused}"
+    );
     assert_eq!(calls(&api), [""; 0]);
 }
 
@@ -113,7 +120,10 @@ async fn an_object_changed_since_the_read_is_not_deleted() {
     let block = store.block(range).await.unwrap().unwrap();
     api.edit(BLOCK, &json!({ "spec": { "allocations": [0] } }));
     let refused = store.delete_marked(IPAM_BLOCK, &block).await.unwrap_err();
-    assert!(matches!(refused, PassError::Conflict { .. }), "{refused}");
+    assert!(
+        matches!(refused, CalicoStoreError::Write(WriteError::Conflict { .. })),
+        "{refused}"
+    );
     assert!(api.get(BLOCK).is_some());
     let block = store.block(range).await.unwrap().unwrap();
     store.delete_marked(IPAM_BLOCK, &block).await.unwrap();
@@ -178,6 +188,6 @@ async fn an_etcd_without_an_answer_is_an_error() {
     etcd.be_impatient();
     api.allow(Some(0));
     let away = each(&etcd, IP_POOL, Some).await.unwrap_err();
-    assert!(matches!(away, PassError::Etcd(_)), "{away}");
+    assert!(matches!(away, CalicoStoreError::Etcd(_)), "{away}");
     assert_eq!(away.category(), "Unreachable");
 }

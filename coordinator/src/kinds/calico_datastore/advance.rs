@@ -19,6 +19,7 @@ use crate::memory::Memory;
 use crate::pass_error::PassError;
 use crate::snapshot::Snapshot;
 use crate::waits::wait;
+use crate::write::WriteError;
 use crate::{limits, staged};
 
 /// One pass of a started migration.
@@ -80,7 +81,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         known: &mut CalicoDatastoreStatus,
         status: &mut MigrationStatus,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         let direction = self.direction(known);
         self.enter(&next, direction, known, status);
         self.apply_to_stores(next.decision, memory, known, status).await

@@ -22,10 +22,11 @@ use super::pass::Pass;
 use super::saved::{Saved, on_delete};
 use super::stores::{self, Patience};
 use crate::evict::evict;
+use crate::failure::Failure as _;
 use crate::memory::Memory;
-use crate::pass_error::PassError;
 use crate::staged;
 use crate::waits::wait;
+use crate::write::WriteError;
 
 /// Keys of one transaction: etcd accepts 128 changes, and as many conditions, by default.
 const BATCH: usize = 100;
@@ -56,7 +57,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         known: &mut CalicoDatastoreStatus,
         status: &mut MigrationStatus,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         if let Some(step) = staged::report(decision, status) {
             let outcome = self.run_on_stores(&step, known, memory).await;
             report_outcome(Ok(outcome), status)?;
@@ -73,7 +74,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         known: &mut CalicoDatastoreStatus,
         status: &mut MigrationStatus,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         match staged::report(decision, status) {
             Some(Step::Finish) => self.complete(direction, memory, known, status).await?,
             Some(step) => {
@@ -133,7 +134,7 @@ impl Pass<'_> {
         known: &mut CalicoDatastoreStatus,
         memory: &mut Memory,
         observed: &Observed,
-    ) -> Result<Outcome, PassError> {
+    ) -> Result<Outcome, WriteError> {
         if matches!(step, Step::RollBack(_) | Step::StopWork | Step::Work(_)) {
             return Ok(self.run_on_stores(step, known, memory).await);
         }
@@ -215,7 +216,7 @@ impl Pass<'_> {
         &self,
         known: &mut CalicoDatastoreStatus,
         memory: &mut Memory,
-    ) -> Result<Outcome, PassError> {
+    ) -> Result<Outcome, WriteError> {
         let read = match self.ask(memory, known, backup::read).await {
             Ok(read) => read,
             Err(why) => return Ok(Outcome::waits(WaitReason::Datastore, why)),
@@ -266,7 +267,7 @@ impl Pass<'_> {
         Outcome::Done(describe(work).to_owned())
     }
 
-    async fn write_configuration(&self, calico: Calico, there: Option<&Value>) -> Result<(), PassError> {
+    async fn write_configuration(&self, calico: Calico, there: Option<&Value>) -> Result<(), WriteError> {
         let (Some(known), Some(there)) = (&self.saved.configuration, there) else {
             return Ok(());
         };
@@ -277,7 +278,7 @@ impl Pass<'_> {
         self.write(Some(there), json!({ "data": change })).await
     }
 
-    async fn write_controllers(&self, calico: Calico, there: Option<&Value>) -> Result<(), PassError> {
+    async fn write_controllers(&self, calico: Calico, there: Option<&Value>) -> Result<(), WriteError> {
         let (Some(known), Some(there)) = (&self.saved.controllers, there) else {
             return Ok(());
         };
@@ -288,7 +289,7 @@ impl Pass<'_> {
     }
 
     /// Writes the change to an object. The decision has dealt with a missing object before.
-    async fn write(&self, there: Option<&Value>, change: Value) -> Result<(), PassError> {
+    async fn write(&self, there: Option<&Value>, change: Value) -> Result<(), WriteError> {
         if let Some(there) = there {
             patch(self.context, there, change, false).await?;
         }
@@ -297,7 +298,7 @@ impl Pass<'_> {
 }
 
 /// Writes the outcome of a step to the status. A refusal of the API server does not end with another pass.
-fn report_outcome(made: Result<Outcome, PassError>, status: &mut MigrationStatus) -> Result<(), PassError> {
+fn report_outcome(made: Result<Outcome, WriteError>, status: &mut MigrationStatus) -> Result<(), WriteError> {
     match made {
         Ok(Outcome::Done(message)) => status.clear_reason(message),
         Ok(Outcome::Waits(found)) => wait(status, found.reason, found.message),

@@ -18,11 +18,11 @@ use super::pass::Pass;
 use crate::context::Context;
 use crate::facts::pods::selector;
 use crate::memory::Memory;
-use crate::pass_error::PassError;
 use crate::read;
+use crate::read_error::ReadError;
 
 /// Namespaces and policies of the cluster from which the controllers write objects, of the kinds that v2 has.
-pub(super) async fn sources(context: &Context, left: &ControllerObjects) -> Result<Vec<Source>, PassError> {
+pub(super) async fn sources(context: &Context, left: &ControllerObjects) -> Result<Vec<Source>, ReadError> {
     let (namespaces, policies) = tokio::try_join!(
         read::each(context, "Namespaces", |namespace: Namespace| {
             let source = Source::of_namespace(

@@ -6,9 +6,9 @@ use engine::decision::{Wait, WaitReason};
 
 use super::pass::Pass;
 use crate::memory::Memory;
-use crate::pass_error::PassError;
 use crate::staged::{self, Gate};
 use crate::traffic::TrafficResult;
+use crate::write::WriteError;
 
 impl Pass<'_> {
     /// Keeps the traffic pods, and returns why no step may start now: a pause, lost probes, or traffic that is not observed.
@@ -16,7 +16,7 @@ impl Pass<'_> {
         &self,
         memory: &mut Memory,
         known: &CalicoDatastoreStatus,
-        adopted: Result<(), PassError>,
+        adopted: Result<(), WriteError>,
         status: &mut MigrationStatus,
     ) -> Gate {
         let watched = match adopted {
@@ -31,7 +31,7 @@ impl Pass<'_> {
                 )
                 .await
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         // The traffic is unobserved then, which must not keep Calico paused.
         let watched = watched.unwrap_or_else(|error| TrafficResult {

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::lenient_requests;
-use crate::pass_error::PassError;
-use crate::write::parameters;
+use crate::read_error::ReadError;
+use crate::write::{WriteError, parameters};
 
 /// API of `DaemonSet`s and Deployments, regardless of the version in an old manifest.
 const APPS: &str = "apps/v1";
@@ -44,13 +44,13 @@ fn api(context: &Context, name: &Name) -> Api<DynamicObject> {
 }
 
 /// The object as it is stored; `None` when the object or its kind does not exist.
-pub async fn get(context: &Context, name: &Name) -> Result<Option<Value>, PassError> {
+pub async fn get(context: &Context, name: &Name) -> Result<Option<Value>, ReadError> {
     match lenient_requests::get_opt(&api(context, name), &name.name).await {
         // Objects of the API server always serialize.
         Ok(found) => Ok(found.map(|object| serde_json::to_value(&object).unwrap_or_default())),
         // For an unknown kind the API server answers in plain text, without the reason NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(source) => Err(PassError::of("reading", name.display(), source)),
+        Err(source) => Err(ReadError::of("reading", name.display(), source)),
     }
 }
 
@@ -60,7 +60,7 @@ pub async fn patch(
     read: &Value,
     change: Value,
     dry_run: bool,
-) -> Result<Value, PassError> {
+) -> Result<Value, WriteError> {
     let name = current(&Name::of(read));
     let mut change = change;
     // With the version that was read: after another change the object is read again first.
@@ -74,7 +74,7 @@ pub async fn patch(
         &Patch::Merge(change),
     )
     .await
-    .map_err(|source| PassError::of("writing", name.display(), source))?;
+    .map_err(|source| WriteError::of("writing", name.display(), source))?;
     Ok(serde_json::to_value(&patched).unwrap_or_default())
 }
 

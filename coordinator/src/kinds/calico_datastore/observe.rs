@@ -32,9 +32,11 @@ use super::saved::Saved;
 use super::{controllers_objects, options};
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::failure::Failure as _;
 use crate::memory::Memory;
 use crate::pass_error::PassError;
 use crate::pod_index::Index;
+use crate::read_error::ReadError;
 use crate::snapshot::node_order;
 use crate::{facts, read};
 
@@ -84,7 +86,7 @@ pub async fn cluster(
                 Ok(()) => {}
                 // A missing permission is a finding of its own.
                 Err(error) if error.refusal().is_some() => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         cluster.stores = Some(read);
@@ -93,7 +95,7 @@ pub async fn cluster(
 }
 
 /// Finds what the controllers of v3 write for the objects of this cluster, and the objects for which they cannot write anything.
-async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Result<(), PassError> {
+async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Result<(), ReadError> {
     if converted.remaining.is_empty() {
         return Ok(());
     }
@@ -105,17 +107,17 @@ async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Re
 }
 
 /// Fail-closed webhooks, with the pods that serve them.
-async fn webhooks(context: &Context, cache: &Cache) -> Result<Vec<cluster::Webhook>, PassError> {
+async fn webhooks(context: &Context, cache: &Cache) -> Result<Vec<cluster::Webhook>, ReadError> {
     let webhooks = read::webhooks(context).await?;
     Ok(webhooks.behind(&cache.pods.index().pods()))
 }
 
-async fn version(context: &Context) -> Result<String, PassError> {
+async fn version(context: &Context) -> Result<String, ReadError> {
     let found = context
         .client
         .apiserver_version()
         .await
-        .map_err(|source| PassError::of("asking for", "the version of the API server", source))?;
+        .map_err(|source| ReadError::of("asking for", "the version of the API server", source))?;
     Ok(found.git_version)
 }
 
@@ -137,7 +139,7 @@ pub(super) struct Observed {
 
 impl Pass<'_> {
     /// Reads the objects. `None` when the `DaemonSet` does not exist.
-    pub(super) async fn observe(&self, known: &CalicoDatastoreStatus) -> Result<Option<Observed>, PassError> {
+    pub(super) async fn observe(&self, known: &CalicoDatastoreStatus) -> Result<Option<Observed>, ReadError> {
         let read = async |name: Option<Name>| match name {
             Some(name) => get(self.context, &name).await,
             None => Ok(None),

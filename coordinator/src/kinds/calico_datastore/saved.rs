@@ -15,9 +15,13 @@ use super::pods;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::pass_error::PassError;
+use crate::read_error::ReadError;
+use crate::write::WriteError;
 
 /// Key of `status.savedState`.
 const KEY: &str = "Calico's objects";
+/// The attempt, in errors.
+const SAVING: &str = "saving the former state of";
 /// Update strategy of a `DaemonSet` that restarts none of its pods.
 pub fn on_delete() -> Value {
     json!({ "type": "OnDelete" })
@@ -70,9 +74,8 @@ pub async fn read(
     cache: &Cache,
     kind: &CalicoDatastore,
 ) -> Result<BTreeMap<String, String>, PassError> {
-    let missing = |what: &str| PassError::of("saving the former state of", what, gone());
     let Ok(manifest) = manifest(&kind.manifest) else {
-        return Err(missing("the manifest"));
+        return Err(ReadError::of(SAVING, "the manifest", gone()).into());
     };
     let daemon_set = existing(context, &manifest.daemon_set).await?;
     let wanted = wanted_daemon_set(&manifest, &daemon_set);
@@ -136,7 +139,7 @@ pub async fn read(
 async fn controllers_parts(
     context: &Context,
     wanted: &Value,
-) -> Result<PerVersion<ControllersParts>, PassError> {
+) -> Result<PerVersion<ControllersParts>, WriteError> {
     let there = existing(context, wanted).await?;
     let template = &wanted["spec"]["template"];
     let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(1);
@@ -166,11 +169,11 @@ pub fn parse(before: &BTreeMap<String, String>) -> Result<Saved, String> {
     serde_json::from_str(text).map_err(|_| gone())
 }
 
-async fn existing(context: &Context, wanted: &Value) -> Result<Value, PassError> {
+async fn existing(context: &Context, wanted: &Value) -> Result<Value, ReadError> {
     let name = current(&Name::of(wanted));
     get(context, &name)
         .await?
-        .ok_or_else(|| PassError::of("saving the former state of", name.display(), gone()))
+        .ok_or_else(|| ReadError::of(SAVING, name.display(), gone()))
 }
 
 /// An error in place of the API server's `NotFound`.

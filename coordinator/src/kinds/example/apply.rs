@@ -7,8 +7,7 @@ use kube::Api;
 use serde_json::json;
 
 use crate::context::Context;
-use crate::pass_error::PassError;
-use crate::write::{self, describe};
+use crate::write::{self, WriteError, describe};
 
 /// Sets or removes the label.
 pub(super) async fn label(
@@ -16,7 +15,7 @@ pub(super) async fn label(
     object: &ConfigMap,
     value: serde_json::Value,
     status: &mut MigrationStatus,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let objects: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
     let change = json!({ "metadata": { "labels": { LABEL: value } } });
     write::patch_as_read(&objects, object, "labelling", change).await?;

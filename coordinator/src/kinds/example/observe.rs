@@ -10,14 +10,14 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt as _};
 
 use crate::context::Context;
-use crate::pass_error::PassError;
+use crate::read_error::ReadError;
 
 /// The facts that the checks and the plan need.
 pub(super) async fn cluster(
     context: &Context,
     spec: &Spec,
     node_migrations: &[Arc<NodeMigration>],
-) -> Result<ClusterFacts, PassError> {
+) -> Result<ClusterFacts, ReadError> {
     let object = config_map(context, &spec.config_map).await?;
     Ok(ClusterFacts {
         labelled: object.map(|object| object.labels().contains_key(example::LABEL)),
@@ -26,11 +26,11 @@ pub(super) async fn cluster(
 }
 
 /// The ConfigMap, if it exists.
-pub(super) async fn config_map(context: &Context, name: &str) -> Result<Option<ConfigMap>, PassError> {
+pub(super) async fn config_map(context: &Context, name: &str) -> Result<Option<ConfigMap>, ReadError> {
     let objects: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
     let read = objects.get_opt(name).await;
     read.map_err(|error| {
-        PassError::of(
+        ReadError::of(
             "reading",
             format!("ConfigMap {}/{name}", context.namespace),
             error,

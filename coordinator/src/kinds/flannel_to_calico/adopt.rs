@@ -20,7 +20,7 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::node_migrations::{self, belongs_to, linux_nodes};
 use crate::pass_error::PassError;
-use crate::write::{self, describe};
+use crate::write::{self, WriteError, describe};
 
 /// Creates and deletes `NodeMigration`s to match the Nodes.
 pub async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
@@ -29,7 +29,8 @@ pub async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> R
             let node = &object.spec.node_name;
             let ranges = blocks::by_node(context).await?.remove(node).unwrap_or_default();
             node_objects::remove(context, node, &ranges, &BTreeSet::new()).await?;
-            node_migrations::delete(context, &object).await
+            node_migrations::delete(context, &object).await?;
+            Ok::<_, PassError>(())
         };
         context
             .obstacles
@@ -39,7 +40,7 @@ pub async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> R
     // Without settings, an agent only observes its host.
     // From the start: the agent reports about flannel and Calico, which the checks need.
     let ask = |spec: &mut NodeMigrationSpec| spec.flannel_to_calico = Some(NodeSpec::default());
-    node_migrations::sync(context, cache, migration, ask).await
+    Ok(node_migrations::sync(context, cache, migration, ask).await?)
 }
 
 /// The same while the migration runs; a Node that joined is prepared like the others at the start. Returns the Nodes
@@ -112,7 +113,7 @@ pub async fn write_settings(
     cache: &Cache,
     migration: &Migration,
     settings: &Settings,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let wanted = Some(HostSettings::of(settings));
     for object in cache.node_migrations.state() {
         if belongs_to(&object, migration) && object.spec.flannel_to_calico.or_empty().host != wanted {
@@ -143,7 +144,7 @@ pub fn joined_nodes(cache: &Cache, migration: &Migration) -> BTreeMap<String, Ar
 pub async fn label_with_flannel(
     context: &Context,
     nodes: &BTreeMap<String, Arc<Node>>,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let api: Api<Node> = Api::all(context.client.clone());
     for node in nodes
         .values()

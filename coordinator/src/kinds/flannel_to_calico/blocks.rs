@@ -15,7 +15,7 @@ use kube::core::DynamicObject;
 use crate::calico;
 use crate::context::Context;
 use crate::facts;
-use crate::pass_error::PassError;
+use crate::read_error::ReadError;
 
 /// A node, and the names of blocks that may belong to it.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ impl<'node> Own<'node> {
     }
 
     /// The existing blocks of the node, as they are now.
-    pub async fn read(&self, context: &Context) -> Result<Vec<(IpNet, DynamicObject)>, PassError> {
+    pub async fn read(&self, context: &Context) -> Result<Vec<(IpNet, DynamicObject)>, ReadError> {
         let affinity = affinity(self.node);
         let mut found = Vec::new();
         for name in &self.blocks {
@@ -66,7 +66,7 @@ pub fn of_node(node: &Node, settings: &Settings) -> BTreeSet<IpNet> {
 
 /// Ranges of the blocks of each node, from the blocks themselves: an affinity may be gone while its block still exists. One paged
 /// list of all blocks: once for each rollback, and once for each Node that is gone.
-pub async fn by_node(context: &Context) -> Result<BTreeMap<String, BTreeSet<IpNet>>, PassError> {
+pub async fn by_node(context: &Context) -> Result<BTreeMap<String, BTreeSet<IpNet>>, ReadError> {
     let found = calico::IPAM_BLOCK.each(&context.client, |block| {
         let node = block.data["spec"]["affinity"].as_str().and_then(node_of)?;
         Some((node.to_owned(), range(&block)?))
@@ -79,7 +79,7 @@ pub async fn by_node(context: &Context) -> Result<BTreeMap<String, BTreeSet<IpNe
 }
 
 /// Ranges of the node's affinities, by the labels of Calico since v3.30, which replumb writes, too.
-pub async fn claims_of(context: &Context, node: &str) -> Result<BTreeSet<IpNet>, PassError> {
+pub async fn claims_of(context: &Context, node: &str) -> Result<BTreeSet<IpNet>, ReadError> {
     let labels = format!("projectcalico.org/hostname-hash={}", hostname_hash(node));
     let claims = calico::BLOCK_AFFINITY.each_labelled(&context.client, &labels, |claim| {
         let is_its_own = claim.data["spec"]["node"].as_str() == Some(node);

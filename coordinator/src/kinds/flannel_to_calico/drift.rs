@@ -32,7 +32,7 @@ use crate::context::Context;
 use crate::drift::is_resumed;
 use crate::facts;
 use crate::memory::Memory;
-use crate::pass_error::PassError;
+use crate::read_error::ReadError;
 use crate::snapshot::Snapshot;
 
 /// Interval of reads of Calico's objects, which are not watched.
@@ -78,7 +78,7 @@ pub async fn observe(
     settings: &Settings,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
-) -> Result<Vec<Found>, PassError> {
+) -> Result<Vec<Found>, ReadError> {
     let mut found = label::observe(snapshot);
     found.extend(observe_daemon_sets(cache, settings, snapshot));
     found.extend(observe_calico_objects(context, memory, migration, settings, status).await?);
@@ -148,7 +148,7 @@ pub async fn observe_calico_objects(
     migration: &Migration,
     settings: &Settings,
     status: &MigrationStatus,
-) -> Result<Vec<Found>, PassError> {
+) -> Result<Vec<Found>, ReadError> {
     let now = Timestamp::now();
     let is_due = memory
         .drift_read_at
@@ -172,7 +172,7 @@ async fn observe_one(
     kind: Kind,
     object: Value,
     change: impl Fn(&Value) -> Option<Value>,
-) -> Result<Option<Found>, PassError> {
+) -> Result<Option<Found>, ReadError> {
     let name = objects::DEFAULT;
     let Some(read) = kind.get(&context.client, name).await? else {
         return Ok(Some(Found {
@@ -209,7 +209,7 @@ async fn observe_pools(
     context: &Context,
     settings: &Settings,
     status: &MigrationStatus,
-) -> Result<Vec<Found>, PassError> {
+) -> Result<Vec<Found>, ReadError> {
     let by_its_owner = |what: String| {
         vec![Found {
             what,

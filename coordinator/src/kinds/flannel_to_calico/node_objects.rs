@@ -21,7 +21,8 @@ use crate::calico::{self, Created};
 use crate::context::Context;
 use crate::facts;
 use crate::pass_error::PassError;
-use crate::write;
+use crate::read_error::ReadError;
+use crate::write::{self, WriteError};
 
 /// Whether everything is written, or the obstacle: one sentence with the object, the value and what is needed.
 #[must_use]
@@ -43,7 +44,7 @@ pub fn is_prepared(node: &Node, migration: &Migration) -> bool {
 pub async fn pools(
     context: &Context,
     settings: &Settings,
-) -> Result<Result<BTreeMap<String, IpPool>, String>, PassError> {
+) -> Result<Result<BTreeMap<String, IpPool>, String>, ReadError> {
     let networks = settings.pod_networks();
     let is_apart = |range: &IpNet| networks.iter().all(|network| !overlap(&network.range, range));
     let mut pools = BTreeMap::new();
@@ -139,7 +140,7 @@ async fn claim(
 }
 
 /// Confirms the pending affinity; if it was deleted meanwhile, it is created again.
-async fn confirm_affinity(context: &Context, node: &str, block: IpNet) -> Result<(), PassError> {
+async fn confirm_affinity(context: &Context, node: &str, block: IpNet) -> Result<(), WriteError> {
     let state = ClaimState::Confirmed;
     let name = objects::affinity_name(node, block);
     let change = |found: &Value| objects::block_affinity_change(found, state);
@@ -157,7 +158,7 @@ async fn write_affinity(
     node: &str,
     block: IpNet,
     state: ClaimState,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let object = objects::block_affinity(node, block, state);
     calico::BLOCK_AFFINITY
         .ensure(&context.client, &object, |found| {

@@ -20,8 +20,8 @@ use kube::{Client, ResourceExt};
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::pass_error::PassError;
 use crate::read::Webhooks;
+use crate::read_error::ReadError;
 use crate::{calico, facts, read};
 
 /// The facts that the checks and the plan need.
@@ -29,7 +29,7 @@ pub async fn cluster(
     context: &Context,
     cache: &Cache,
     node_migrations: &[Arc<NodeMigration>],
-) -> Result<ClusterFacts, PassError> {
+) -> Result<ClusterFacts, ReadError> {
     let client = &context.client;
     let daemon_sets = cache.daemon_sets.state();
     let wanted = config_maps_to_read(&daemon_sets);
@@ -66,7 +66,7 @@ pub async fn cluster(
 
 /// Range and affinity of every `IPAMBlock`: before the first change a foreign block may be anywhere in the range. A cluster on
 /// flannel has few blocks, and no list of them follows once the migration runs.
-async fn ipam_blocks(client: &Client) -> Result<Vec<Result<(IpNet, Option<String>), Malformed>>, PassError> {
+async fn ipam_blocks(client: &Client) -> Result<Vec<Result<(IpNet, Option<String>), Malformed>>, ReadError> {
     calico::IPAM_BLOCK
         .each(client, |block| Some(facts::calico::ipam_block(&block)))
         .await

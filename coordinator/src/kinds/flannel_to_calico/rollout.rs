@@ -44,7 +44,7 @@ use crate::snapshot::{Snapshot, node_order};
 use crate::steps::step_now;
 use crate::summary::summarize;
 use crate::traffic::{self, TrafficResult};
-use crate::write::describe;
+use crate::write::{WriteError, describe};
 use crate::{evict, stop};
 
 /// One pass over every node. Returns the reasons for which nodes in the rollout wait.
@@ -304,7 +304,7 @@ async fn start_nodes(
     nodes: &[&str],
     drafts: &Drafts,
     now: Timestamp,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     for node in nodes {
         let Some(object) = snapshot.node_migrations.get(*node) else {
             continue;

@@ -21,6 +21,8 @@ use crate::calico::{self, Kind};
 use crate::context::Context;
 use crate::node_migrations::{belongs_to, update_spec};
 use crate::pass_error::PassError;
+use crate::read_error::ReadError;
+use crate::write::WriteError;
 
 /// Key of `status.savedState`: the spec of `IPAMConfig default` as JSON, `null` if it did not exist.
 pub const IPAM_CONFIG: &str = "IPAMConfig default";
@@ -103,7 +105,7 @@ async fn write_of_nodes(
     context: &Context,
     objects: BTreeMap<String, Arc<NodeMigration>>,
     mut of_nodes: BTreeMap<String, SavedNodeState>,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let writes = objects.into_iter().filter_map(|(node, object)| {
         let mut before = of_nodes.remove(&node)?;
         before.blocks.sort();
@@ -157,7 +159,7 @@ pub fn blocks_of(before: &BTreeMap<String, String>, of_node: Option<&SavedNodeSt
 }
 
 /// The fields of an object that are restored later; null if it does not exist.
-async fn spec(context: &Context, kind: Kind, ours: &[&str]) -> Result<Value, PassError> {
+async fn spec(context: &Context, kind: Kind, ours: &[&str]) -> Result<Value, ReadError> {
     let found = kind.get(&context.client, objects::DEFAULT).await?;
     Ok(found.map_or(Value::Null, |object| {
         let fields = ours.iter().filter_map(|field| {
@@ -169,7 +171,7 @@ async fn spec(context: &Context, kind: Kind, ours: &[&str]) -> Result<Value, Pas
 }
 
 /// Names of objects of a kind with few objects.
-async fn names(context: &Context, kind: Kind) -> Result<Vec<String>, PassError> {
+async fn names(context: &Context, kind: Kind) -> Result<Vec<String>, ReadError> {
     let mut names: Vec<String> = kind
         .list(&context.client)
         .await?
@@ -190,7 +192,7 @@ pub fn value(before: &BTreeMap<String, String>, key: &str) -> Option<Value> {
 pub async fn restore_ipam_config(
     context: &Context,
     before: &BTreeMap<String, String>,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     match value(before, IPAM_CONFIG) {
         Some(spec) => restore(context, calico::IPAM_CONFIG, &spec, &objects::IPAM_CONFIG_FIELDS).await,
         None => Ok(()),
@@ -201,7 +203,7 @@ pub async fn restore_ipam_config(
 pub async fn restore_felix_configuration(
     context: &Context,
     before: &BTreeMap<String, String>,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     match value(before, FELIX_CONFIGURATION) {
         Some(spec) => {
             restore(
@@ -217,7 +219,7 @@ pub async fn restore_felix_configuration(
 }
 
 /// Restores the fields that replumb writes; other fields written since then stay.
-async fn restore(context: &Context, kind: Kind, before: &Value, ours: &[&str]) -> Result<(), PassError> {
+async fn restore(context: &Context, kind: Kind, before: &Value, ours: &[&str]) -> Result<(), WriteError> {
     let Some(read) = kind.get(&context.client, objects::DEFAULT).await? else {
         return Ok(());
     };
@@ -248,7 +250,10 @@ async fn restore(context: &Context, kind: Kind, before: &Value, ours: &[&str]) -
 }
 
 /// Deletes pools that did not exist before. Pools stay if no names were saved.
-pub async fn delete_new_pools(context: &Context, before: &BTreeMap<String, String>) -> Result<(), PassError> {
+pub async fn delete_new_pools(
+    context: &Context,
+    before: &BTreeMap<String, String>,
+) -> Result<(), WriteError> {
     let Some(known) = known_names(before, IP_POOLS) else {
         return Ok(());
     };

@@ -16,7 +16,7 @@ use pod_cidr::tunnel_change;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::node_migrations::{self, belongs_to};
-use crate::pass_error::PassError;
+use crate::write::WriteError;
 
 /// Settings of agents on the way forward.
 pub fn settings_forward(kind: &PodCidr) -> HostSettings {
@@ -90,7 +90,7 @@ pub async fn adopt(
     migration: &Migration,
     look: &HostSettings,
     tunnels: Option<Tunnels<'_>>,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     // From the start: without this field, the agent observes the remains of flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.pod_cidr = Some(look.clone());
     node_migrations::adopt(context, cache, migration, ask).await?;

@@ -22,6 +22,7 @@ use super::calico_nodes;
 use super::pass::Pass;
 use super::read_cache::ReadCache;
 use super::saved::Saved;
+use crate::calico::error::CalicoStoreError;
 use crate::calico::store::Store;
 use crate::calico::{self, IP_POOL};
 use crate::context::Context;
@@ -30,8 +31,9 @@ use crate::evict::evict;
 use crate::lenient_requests;
 use crate::memory::Memory;
 use crate::pass_error::PassError;
+use crate::read_error::ReadError;
 use crate::waits::wait;
-use crate::write::parameters;
+use crate::write::{WriteError, parameters};
 use crate::{read, staged};
 
 /// The inputs of a step.
@@ -148,7 +150,7 @@ impl StepExecutor<'_> {
         Ok(made)
     }
 
-    async fn create_pool(&self, name: &str) -> Result<String, PassError> {
+    async fn create_pool(&self, name: &str) -> Result<String, CalicoStoreError> {
         let object = pools::created(name, self.new_pool_spec);
         Ok(match self.store.create(IP_POOL, &object).await? {
             calico::Created::Now => format!("IPPool {name} created, closed"),
@@ -158,7 +160,7 @@ impl StepExecutor<'_> {
         })
     }
 
-    async fn open(&self, name: &str, openness: Openness) -> Result<String, PassError> {
+    async fn open(&self, name: &str, openness: Openness) -> Result<String, CalicoStoreError> {
         let Some(object) = self.store.pool(name).await? else {
             return Ok(format!(
                 "IPPool {name} was deleted a moment ago; replumb reads again"
@@ -177,7 +179,7 @@ impl StepExecutor<'_> {
         Ok(format!("IPPool {name} {how}"))
     }
 
-    async fn narrow(&self, name: &str, which: PoolRole, round: u32) -> Result<String, PassError> {
+    async fn narrow(&self, name: &str, which: PoolRole, round: u32) -> Result<String, CalicoStoreError> {
         let Some(object) = self.store.pool(name).await? else {
             return Ok(format!(
                 "IPPool {name} was deleted a moment ago; replumb reads again"
@@ -190,7 +192,7 @@ impl StepExecutor<'_> {
         Ok(format!("IPPool {name}: nodes are taken off one by one"))
     }
 
-    async fn take_off(&self, which: PoolRole, nodes: &[RemovedNode]) -> Result<Outcome, PassError> {
+    async fn take_off(&self, which: PoolRole, nodes: &[RemovedNode]) -> Result<Outcome, CalicoStoreError> {
         let mut refused = None;
         for off in nodes {
             let object = format!("Node {}", off.node);
@@ -219,7 +221,11 @@ impl StepExecutor<'_> {
     }
 
     /// Takes one node off the pool, or returns the obstacle.
-    async fn take_off_one(&self, which: PoolRole, off: &RemovedNode) -> Result<Option<String>, PassError> {
+    async fn take_off_one(
+        &self,
+        which: PoolRole,
+        off: &RemovedNode,
+    ) -> Result<Option<String>, CalicoStoreError> {
         for end in off.ends.values() {
             if let Some(refused) = self.hold_end(end).await? {
                 return Ok(Some(refused));
@@ -229,7 +235,7 @@ impl StepExecutor<'_> {
         Ok(None)
     }
 
-    async fn cordon(&self, name: &str) -> Result<String, PassError> {
+    async fn cordon(&self, name: &str) -> Result<String, WriteError> {
         // Another user may have cordoned it a moment ago, and keeps that cordon.
         if let Some(node) = read::node(&self.context.client, name)
             .await?
@@ -240,7 +246,7 @@ impl StepExecutor<'_> {
         Ok(format!("node {name} cordoned, its pods move"))
     }
 
-    async fn uncordon(&self, name: &str) -> Result<String, PassError> {
+    async fn uncordon(&self, name: &str) -> Result<String, WriteError> {
         if let Some(node) = read::node(&self.context.client, name).await? {
             cordon::uncordon(self.context, self.migration, &node).await?;
         }
@@ -253,14 +259,14 @@ impl StepExecutor<'_> {
         deployment: &str,
         pods: u32,
         known: &mut PodCidrStatus,
-    ) -> Result<String, PassError> {
+    ) -> Result<String, WriteError> {
         let Some((namespace, name)) = deployment.split_once('/') else {
             return Ok(String::new());
         };
         let api: Api<Deployment> = Api::namespaced(self.context.client.clone(), namespace);
         let found = lenient_requests::get_opt(&api, name)
             .await
-            .map_err(|source| PassError::of("reading", format!("Deployment {deployment}"), source))?;
+            .map_err(|source| ReadError::of("reading", format!("Deployment {deployment}"), source))?;
         let Some(found) = found else {
             return Ok(format!("Deployment {deployment} was deleted a moment ago"));
         };
@@ -286,22 +292,26 @@ impl StepExecutor<'_> {
         deployment: &str,
         name: &str,
         pods: u32,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         let change = json!({ "spec": { "replicas": pods } });
         api.patch_scale(name, &parameters(), &Patch::Merge(change))
             .await
-            .map_err(|source| PassError::of("scaling", format!("Deployment {deployment}"), source))?;
+            .map_err(|source| WriteError::of("scaling", format!("Deployment {deployment}"), source))?;
         Ok(())
     }
 
     /// Restores every scaled Deployment. A Deployment that another user has scaled meanwhile keeps its number.
-    pub async fn restore_replicas(&self, known: &mut PodCidrStatus, raised_to: u32) -> Result<(), PassError> {
+    pub async fn restore_replicas(
+        &self,
+        known: &mut PodCidrStatus,
+        raised_to: u32,
+    ) -> Result<(), WriteError> {
         for (deployment, before) in known.raised_replicas.clone() {
             if let Some((namespace, name)) = deployment.split_once('/') {
                 let api: Api<Deployment> = Api::namespaced(self.context.client.clone(), namespace);
                 let found = lenient_requests::get_opt(&api, name)
                     .await
-                    .map_err(|source| PassError::of("reading", format!("Deployment {deployment}"), source))?;
+                    .map_err(|source| ReadError::of("reading", format!("Deployment {deployment}"), source))?;
                 let now = found.and_then(|found| found.spec?.replicas);
                 if now.is_some_and(|now| u32::try_from(now) == Ok(raised_to)) {
                     self.write_scale(&api, &deployment, name, before).await?;

@@ -11,14 +11,14 @@ use pod_cidr::tunnel::TunnelAllocation;
 use serde_json::{Value, json};
 
 use crate::cache::Cache;
+use crate::calico::error::CalicoStoreError;
 use crate::calico::etcd;
 use crate::calico::store::Store;
-use crate::pass_error::PassError;
 use crate::read;
-use crate::write;
+use crate::write::{self, WriteError};
 
 /// Every node, by its name. In etcd nodes are Calico's own objects, and Nodes that Calico does not have have no tunnel.
-pub async fn read(store: &Store, cache: &Cache) -> Result<BTreeMap<String, CalicoNode>, PassError> {
+pub async fn read(store: &Store, cache: &Cache) -> Result<BTreeMap<String, CalicoNode>, CalicoStoreError> {
     Ok(match store {
         Store::Kubernetes(_) => {
             let nodes = cache.nodes.state();
@@ -44,7 +44,7 @@ pub async fn take_off(
     name: &str,
     mark: &str,
     ends: &BTreeMap<String, TunnelAllocation>,
-) -> Result<(), PassError> {
+) -> Result<(), CalicoStoreError> {
     match store {
         Store::Kubernetes(client) => {
             if let Some(node) = read::node(client, name).await? {
@@ -61,7 +61,7 @@ pub async fn take_off(
 }
 
 /// Removes the label from every node that has it.
-pub async fn forget(store: &Store, cache: &Cache) -> Result<(), PassError> {
+pub async fn forget(store: &Store, cache: &Cache) -> Result<(), CalicoStoreError> {
     let change = json!({ "metadata": { "labels": { OFF_LABEL: null } } });
     match store {
         Store::Kubernetes(client) => {
@@ -81,7 +81,7 @@ pub async fn forget(store: &Store, cache: &Cache) -> Result<(), PassError> {
     Ok(())
 }
 
-async fn label(client: &Client, node: &Node, change: &Value) -> Result<(), PassError> {
+async fn label(client: &Client, node: &Node, change: &Value) -> Result<(), WriteError> {
     let api: Api<Node> = Api::all(client.clone());
     write::patch(&api, node, "labelling", change).await.map(drop)
 }

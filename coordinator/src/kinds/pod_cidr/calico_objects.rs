@@ -15,10 +15,12 @@ use pod_cidr::unclear::Unclear;
 use super::malformed::{self, Claims};
 use super::{objects, places};
 use crate::cache::Cache;
+use crate::calico::error::CalicoStoreError;
 use crate::calico::store::Store;
 use crate::calico::{self, Kind};
 use crate::context::Context;
 use crate::pass_error::PassError;
+use crate::read_error::ReadError;
 use crate::{facts, read};
 
 /// Calico's kinds that contain ranges for policies.
@@ -30,7 +32,7 @@ const POLICIES: [Kind; 4] = [
 ];
 
 /// The allocations and reservations of Calico's IPAM.
-pub async fn ipam(store: &Store) -> Result<Ipam, PassError> {
+pub async fn ipam(store: &Store) -> Result<Ipam, CalicoStoreError> {
     let (claims, reservations) = tokio::try_join!(
         store.each(calico::BLOCK_AFFINITY, |object| Some(malformed::claim(&object))),
         store.each(calico::IP_RESERVATION, |object| Some(objects::reserved(&object))),
@@ -42,7 +44,7 @@ pub async fn ipam(store: &Store) -> Result<Ipam, PassError> {
 }
 
 /// Every block, reduced to the fields that decisions need.
-pub async fn blocks(store: &Store, claims: &Claims) -> Result<Vec<Result<Block, Unclear>>, PassError> {
+pub async fn blocks(store: &Store, claims: &Claims) -> Result<Vec<Result<Block, Unclear>>, CalicoStoreError> {
     let kept = |object: DynamicObject| Some(malformed::block(&object, claims));
     store.each(calico::IPAM_BLOCK, kept).await
 }
@@ -93,7 +95,7 @@ pub async fn mentions(
 pub async fn calicos_daemon_sets(
     context: &Context,
     cache: &Cache,
-) -> Result<(Vec<DaemonSet>, ::calico::ConfigMaps), PassError> {
+) -> Result<(Vec<DaemonSet>, ::calico::ConfigMaps), ReadError> {
     let sets: Vec<DaemonSet> = cache
         .daemon_sets
         .state()

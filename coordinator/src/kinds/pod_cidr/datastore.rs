@@ -16,7 +16,7 @@ use crate::cache::Cache;
 use crate::calico::store::Store;
 use crate::context::Context;
 use crate::etcd_access::{SettingsSource, access, of_spec, problem};
-use crate::pass_error::PassError;
+use crate::read_error::ReadError;
 use crate::{facts, read};
 
 const ASKER: SettingsSource = SettingsSource {
@@ -31,7 +31,7 @@ pub async fn ask(
     cache: &Cache,
     kind: &PodCidr,
     begun_with: Option<(&str, &str)>,
-) -> Result<Option<Result<Sourced<Datastore>, Unclear>>, PassError> {
+) -> Result<Option<Result<Sourced<Datastore>, Unclear>>, ReadError> {
     let sets = cache.daemon_sets.state();
     let known: Vec<DaemonSet> = sets
         .iter()

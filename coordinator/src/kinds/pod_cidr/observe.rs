@@ -28,6 +28,7 @@ use super::report::unreachable;
 use super::{adopt, calico_nodes, datastore, objects};
 use crate::cache::Cache;
 use crate::calico;
+use crate::calico::error::CalicoStoreError;
 use crate::calico::store::Store;
 use crate::context::Context;
 use crate::etcd_access::problem;
@@ -35,11 +36,12 @@ use crate::facts::workloads::backends;
 use crate::memory::Memory;
 use crate::pass_error::PassError;
 use crate::read_cache::Pace;
+use crate::read_error::ReadError;
 use crate::{facts, read, workloads};
 
 /// Ranges that Services have or may have, each with the object that has it. In a cluster without `ServiceCIDR`s, the addresses of
 /// Services.
-async fn service_ranges(context: &Context) -> Result<Vec<(String, IpNet)>, PassError> {
+async fn service_ranges(context: &Context) -> Result<Vec<(String, IpNet)>, ReadError> {
     let ranges = read::list_if_served::<ServiceCIDR>(context, "ServiceCIDRs").await?;
     let said: Vec<(String, IpNet)> = ranges.iter().flat_map(objects::ranges_of).collect();
     if !said.is_empty() {
@@ -179,17 +181,21 @@ async fn in_calico(
     };
     match read.await {
         Ok(read) => Ok((found, read)),
-        Err(PassError::Etcd(error)) => {
+        Err(PassError::Store(CalicoStoreError::Etcd(error))) => {
             reads.forget_store();
             found.etcd = Some(Err(problem(&error)));
             Ok((found, InCalico::default()))
         }
-        Err(error) => Err(error),
+        Err(
+            error @ (PassError::Read(_)
+            | PassError::Write(_)
+            | PassError::Store(CalicoStoreError::Read(_) | CalicoStoreError::Write(_))),
+        ) => Err(error),
     }
 }
 
 /// Every `IPPool`.
-pub async fn pools(store: &Store) -> Result<Pools, PassError> {
+pub async fn pools(store: &Store) -> Result<Pools, CalicoStoreError> {
     Ok(malformed::pools(&store.list(calico::IP_POOL).await?))
 }
 
@@ -200,7 +206,7 @@ pub async fn store(
     memory: &mut Memory,
     kind: &PodCidr,
     known: &PodCidrStatus,
-) -> Result<Result<Store, String>, PassError> {
+) -> Result<Result<Store, String>, ReadError> {
     let datastore = &known.settings.datastore.value;
     let begun_with = known.settings.calico_daemon_set();
     let reads = memory.kinds.of::<ReadCache>();
@@ -220,7 +226,7 @@ pub async fn ipam(
     stage: Option<&CurrentStage<Stage>>,
     direction: Direction,
     look: &HostSettings,
-) -> Result<SharedIpam, PassError> {
+) -> Result<SharedIpam, CalicoStoreError> {
     let switches = stage.is_some_and(|stage| stage.name == Stage::Switch || stage.direction != direction);
     if switches && adopt::any_address_returns(cache, &look.from) {
         // Before a pool opens, an earlier read of its free addresses is too old.

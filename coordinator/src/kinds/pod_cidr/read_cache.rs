@@ -14,11 +14,13 @@ use pod_cidr::ipam::Ipam;
 
 use super::{calico_objects, datastore};
 use crate::cache::Cache;
+use crate::calico::error::CalicoStoreError;
 use crate::calico::store::Store;
 use crate::context::Context;
 use crate::kind_memory::KindMemory;
 use crate::pass_error::PassError;
 use crate::read_cache::{CachedRead, Pace, refresh};
+use crate::read_error::ReadError;
 use crate::since::Since;
 
 /// The last read of Calico's IPAM. Shared: a large cluster has hundreds of thousands of addresses, read once for many passes.
@@ -75,7 +77,7 @@ impl ReadCache {
         kind: &PodCidr,
         before: &Datastore,
         begun_with: (&str, &str),
-    ) -> Result<Option<String>, PassError> {
+    ) -> Result<Option<String>, ReadError> {
         let reading = async {
             let now = datastore::ask(context, cache, kind, Some(begun_with)).await?;
             Ok(now.and_then(|now| changed_message(before, &now)))
@@ -111,7 +113,7 @@ impl ReadCache {
     }
 
     /// The allocations of Calico's IPAM.
-    pub async fn ipam(&mut self, store: &Store, pace: Pace) -> Result<SharedIpam, PassError> {
+    pub async fn ipam(&mut self, store: &Store, pace: Pace) -> Result<SharedIpam, CalicoStoreError> {
         let released = &mut self.released;
         // While blocks are released in batches, the released ones are known.
         let pace = if released.is_empty() { pace } else { Pace::Counted };

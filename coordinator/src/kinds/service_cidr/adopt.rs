@@ -13,7 +13,7 @@ use service_cidr::side::Side;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::node_migrations::{self, belongs_to};
-use crate::pass_error::PassError;
+use crate::write::WriteError;
 
 /// Settings of agents before the migration's settings are known: by the present default range and the user's spec.
 pub fn settings_before_detection(from: &[IpNet], to: &[IpNet]) -> HostSettings {
@@ -54,7 +54,7 @@ pub async fn adopt(
     cache: &Cache,
     migration: &Migration,
     look: &HostSettings,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     // From the start: without this field, the agent observes the remains of flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.service_cidr = Some(look.clone());
     node_migrations::adopt(context, cache, migration, ask).await?;
@@ -74,7 +74,7 @@ pub async fn ask(
     context: &Context,
     node_migrations: &BTreeMap<String, std::sync::Arc<NodeMigration>>,
     look: &HostSettings,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     for object in node_migrations.values() {
         if object.spec.service_cidr.as_ref() != Some(look) {
             write(context, object, look.clone()).await?;
@@ -83,7 +83,7 @@ pub async fn ask(
     Ok(())
 }
 
-async fn write(context: &Context, object: &NodeMigration, look: HostSettings) -> Result<(), PassError> {
+async fn write(context: &Context, object: &NodeMigration, look: HostSettings) -> Result<(), WriteError> {
     let spec = NodeMigrationSpec {
         service_cidr: Some(look),
         ..object.spec.clone()

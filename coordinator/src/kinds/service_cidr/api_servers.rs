@@ -25,7 +25,7 @@ use x509_parser::extensions::GeneralName;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::lenient_requests;
-use crate::pass_error::PassError;
+use crate::read_error::ReadError;
 
 /// Time limit for the answer of an API server.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ const PROGRAM: &str = "kube-apiserver";
 const FLAGS: &str = "application/json;v=v1beta1;g=config.k8s.io;as=Flagz";
 
 /// Reads every API server behind Service `default/kubernetes`.
-pub async fn read(context: &Context, cache: &Cache) -> Result<BTreeMap<IpAddr, ApiServer>, PassError> {
+pub async fn read(context: &Context, cache: &Cache) -> Result<BTreeMap<IpAddr, ApiServer>, ReadError> {
     let asked = addresses(context).await?.into_iter().map(|address| async move {
         let (flag, certificate) = tokio::join!(flag(context, address), certificate(address));
         let ranges = match flag {
@@ -59,12 +59,12 @@ pub async fn read(context: &Context, cache: &Cache) -> Result<BTreeMap<IpAddr, A
     Ok(join_all(asked).await.into_iter().collect())
 }
 
-async fn addresses(context: &Context) -> Result<Vec<SocketAddr>, PassError> {
+async fn addresses(context: &Context) -> Result<Vec<SocketAddr>, ReadError> {
     let api: Api<EndpointSlice> = Api::namespaced(context.client.clone(), "default");
     let of_kubernetes = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
     let slices = lenient_requests::pages(&api, of_kubernetes, Some)
         .await
-        .map_err(|source| PassError::of("listing", "EndpointSlices of Service default/kubernetes", source))?;
+        .map_err(|source| ReadError::of("listing", "EndpointSlices of Service default/kubernetes", source))?;
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for slice in slices {
         let mut ports = slice.ports.iter().flatten();

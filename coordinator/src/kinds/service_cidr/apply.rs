@@ -28,8 +28,8 @@ use super::observed::{Seen, Subject};
 use super::pass::Pass;
 use crate::evict::evict;
 use crate::memory::Memory;
-use crate::pass_error::PassError;
 use crate::staged;
+use crate::write::WriteError;
 
 /// Number of Services whose steps run at the same time.
 const AT_ONCE: usize = 32;
@@ -50,7 +50,7 @@ impl Pass<'_> {
         seen: BTreeMap<String, (Subject, Seen)>,
         known: &mut ServiceCidrStatus,
         status: &mut MigrationStatus,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         let mut executor = StepExecutor { pass: self, seen };
         if !next.helper_updates.is_empty() {
             Box::pin(executor.exchange(&next.helper_updates, known, memory)).await?;
@@ -75,7 +75,7 @@ impl StepExecutor<'_> {
         step: &Step,
         known: &ServiceCidrStatus,
         memory: &mut Memory,
-    ) -> Result<String, PassError> {
+    ) -> Result<String, WriteError> {
         let client = &self.pass.context.client;
         crash_point::reach(step.name(), Edge::Announced, None).await;
         let made = match step {
@@ -114,7 +114,7 @@ impl StepExecutor<'_> {
     }
 
     /// Records the Services for which a first step follows.
-    async fn begin(&self, steps: &[(String, ServiceStep)], memory: &mut Memory) -> Result<(), PassError> {
+    async fn begin(&self, steps: &[(String, ServiceStep)], memory: &mut Memory) -> Result<(), WriteError> {
         if !steps.iter().any(|(name, _)| self.pass.untouched.contains(name)) {
             return Ok(());
         }
@@ -141,7 +141,7 @@ impl StepExecutor<'_> {
         steps: &[(String, ServiceStep)],
         known: &ServiceCidrStatus,
         memory: &mut Memory,
-    ) -> Result<String, PassError> {
+    ) -> Result<String, WriteError> {
         self.begin(steps, memory).await?;
         let store = &self.pass.cache.services;
         let stored: Mutex<Vec<Value>> = Mutex::default();

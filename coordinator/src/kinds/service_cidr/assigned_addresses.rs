@@ -12,9 +12,9 @@ use service_cidr::assignment::{self, AssignedAddresses, Assignment, AssignmentIn
 use service_cidr::side::{Side, Sides};
 
 use crate::context::Context;
-use crate::pass_error::PassError;
 use crate::records::{Content, Records};
 use crate::service_index::{Index, name_of};
+use crate::write::WriteError;
 
 /// The recorded book. `written_in_status` is the book in the status, by an earlier version: an entry of a record for the same
 /// Service is newer.
@@ -48,7 +48,7 @@ pub async fn write(
     migration: &Migration,
     book: &AssignedAddresses,
     untouched: &BTreeSet<String>,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let parts = place(records.holding(RecordContent::ServiceAddresses), book, untouched);
     let parts = parts.into_iter().map(Content::Services).collect();
     records
@@ -70,7 +70,7 @@ pub async fn record(
     known: &mut ServiceCidrStatus,
     index: &Index,
     goal: Side,
-) -> Result<(Assignment, BTreeSet<String>), PassError> {
+) -> Result<(Assignment, BTreeSet<String>), WriteError> {
     let written = read(records, known.written_here());
     let mut untouched = untouched_services(records);
     let ground = AssignmentInputs {

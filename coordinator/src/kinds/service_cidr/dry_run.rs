@@ -17,6 +17,7 @@ use service_cidr::side::{Side, Sides};
 use super::addresses_of;
 use super::objects::{get_service, try_create_service, try_patch_service};
 use crate::context::Context;
+use crate::failure::Failure as _;
 use crate::pass_error::PassError;
 
 /// Number of concurrent dry runs.
@@ -184,12 +185,12 @@ async fn refusal(context: &Context, domain: &str, outline: &Value) -> Result<Opt
             Some(_) | None => continue,
         };
         match answer {
+            Ok(()) => {}
             // A Service that changed meanwhile is tried again.
-            Ok(()) | Err(PassError::Conflict { .. }) => {}
-            Err(error) if error.already_exists() => {}
+            Err(error) if error.is_conflict() || error.already_exists() => {}
             Err(error) => match error.refusal() {
                 Some(why) => return Ok(Some(why.to_owned())),
-                None => return Err(error),
+                None => return Err(error.into()),
             },
         }
     }

@@ -10,8 +10,8 @@ use service_cidr::facts::Mention;
 use service_cidr::mentions::{addresses_in, few};
 
 use crate::context::Context;
-use crate::pass_error::PassError;
 use crate::read;
+use crate::read_error::ReadError;
 
 /// `ConfigMap`s of `kube-system` that contain addresses of Services, with the fix for each.
 const CONFIG_MAPS: [(&str, &str); 4] = [
@@ -37,7 +37,7 @@ const CONFIG_MAPS: [(&str, &str); 4] = [
 ];
 
 /// Reads every known place that contains addresses of these ranges.
-pub async fn read(context: &Context, ranges: &[IpNet]) -> Result<Vec<Mention>, PassError> {
+pub async fn read(context: &Context, ranges: &[IpNet]) -> Result<Vec<Mention>, ReadError> {
     let named = CONFIG_MAPS
         .iter()
         .map(|(name, _)| (KUBE_SYSTEM.to_owned(), (*name).to_owned()));

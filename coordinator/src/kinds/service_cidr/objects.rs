@@ -15,8 +15,8 @@ use service_cidr::outline::outline;
 use service_cidr::ranges::ServiceCidr;
 
 use crate::lenient_requests;
-use crate::pass_error::PassError;
-use crate::write::{parameters, patch_fields, patch_status_fields, post_parameters};
+use crate::read_error::ReadError;
+use crate::write::{WriteError, parameters, patch_fields, patch_status_fields, post_parameters};
 
 /// The API group of `ServiceCIDR`s and `IPAddress`es.
 const GROUP: &str = "networking.k8s.io";
@@ -55,23 +55,23 @@ fn stored(object: &DynamicObject) -> Value {
     serde_json::to_value(object).unwrap_or_default()
 }
 
-fn parsed(object: &Value, attempt: &str, what: &str) -> Result<DynamicObject, PassError> {
+fn parsed(object: &Value, attempt: &str, what: &str) -> Result<DynamicObject, WriteError> {
     serde_json::from_value(object.clone())
-        .map_err(|source| PassError::of(attempt, what, kube::Error::SerdeError(source)))
+        .map_err(|source| WriteError::of(attempt, what, kube::Error::SerdeError(source)))
 }
 
 /// The outline of every Service. One page of whole Services is in memory at a time.
-pub async fn all_services(client: &Client) -> Result<Vec<Value>, PassError> {
+pub async fn all_services(client: &Client) -> Result<Vec<Value>, ReadError> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &service_kind());
     let list = lenient_requests::pages(&api, ListParams::default(), |object| {
         Some(outline(&stored(&object)))
     })
     .await;
-    list.map_err(|source| PassError::of("listing", "Services", source))
+    list.map_err(|source| ReadError::of("listing", "Services", source))
 }
 
 /// A Service by its name; `None` when it does not exist.
-pub async fn get_service(client: &Client, namespace: &str, name: &str) -> Result<Option<Value>, PassError> {
+pub async fn get_service(client: &Client, namespace: &str, name: &str) -> Result<Option<Value>, ReadError> {
     get(
         services(client, namespace),
         &format!("Service {namespace}/{name}"),
@@ -81,7 +81,7 @@ pub async fn get_service(client: &Client, namespace: &str, name: &str) -> Result
 }
 
 /// An `EndpointSlice` by its name; `None` when it does not exist.
-pub async fn get_slice(client: &Client, namespace: &str, name: &str) -> Result<Option<Value>, PassError> {
+pub async fn get_slice(client: &Client, namespace: &str, name: &str) -> Result<Option<Value>, ReadError> {
     get(
         slices(client, namespace),
         &format!("EndpointSlice {namespace}/{name}"),
@@ -90,14 +90,14 @@ pub async fn get_slice(client: &Client, namespace: &str, name: &str) -> Result<O
     .await
 }
 
-async fn get(api: Api<DynamicObject>, what: &str, name: &str) -> Result<Option<Value>, PassError> {
+async fn get(api: Api<DynamicObject>, what: &str, name: &str) -> Result<Option<Value>, ReadError> {
     let found = lenient_requests::get_opt(&api, name).await;
-    let found = found.map_err(|source| PassError::of("reading", what, source))?;
+    let found = found.map_err(|source| ReadError::of("reading", what, source))?;
     Ok(found.as_ref().map(stored))
 }
 
 /// The newest version of the API that has `ServiceCIDR`s; `None` when none is served.
-pub async fn api_version(client: &Client) -> Result<Option<String>, PassError> {
+pub async fn api_version(client: &Client) -> Result<Option<String>, ReadError> {
     for version in VERSIONS {
         let name = format!("{GROUP}/{version}");
         match client.list_api_group_resources(&name).await {
@@ -107,7 +107,7 @@ pub async fn api_version(client: &Client) -> Result<Option<String>, PassError> {
             Ok(_) => {}
             // For an unknown group the API server answers in plain text, without the reason NotFound.
             Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(source) => return Err(PassError::of("listing", name, source)),
+            Err(source) => return Err(ReadError::of("listing", name, source)),
         }
     }
     Ok(None)
@@ -117,13 +117,13 @@ pub async fn api_version(client: &Client) -> Result<Option<String>, PassError> {
 pub async fn all_ranges(
     client: &Client,
     version: &str,
-) -> Result<Result<Vec<ServiceCidr>, Malformed>, PassError> {
+) -> Result<Result<Vec<ServiceCidr>, Malformed>, ReadError> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &range_kind(version));
     let ranges = lenient_requests::pages(&api, ListParams::default(), |object| {
         Some(range(&stored(&object)))
     })
     .await;
-    let ranges = ranges.map_err(|source| PassError::of("listing", "ServiceCIDRs", source))?;
+    let ranges = ranges.map_err(|source| ReadError::of("listing", "ServiceCIDRs", source))?;
     Ok(ranges.into_iter().collect())
 }
 
@@ -149,7 +149,7 @@ pub async fn create_range(
     version: &str,
     name: &str,
     ranges: &[IpNet],
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let what = format!("ServiceCIDR {name}");
     let object = json!({
         "apiVersion": format!("{GROUP}/{version}"),
@@ -162,22 +162,22 @@ pub async fn create_range(
     match api.create(&post_parameters(), &object).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
-        Err(source) => Err(PassError::of("creating", what, source)),
+        Err(source) => Err(WriteError::of("creating", what, source)),
     }
 }
 
 /// Deletes a `ServiceCIDR`: it disappears once no address needs it. A missing one counts as deleted.
-pub async fn delete_range(client: &Client, version: &str, name: &str) -> Result<(), PassError> {
+pub async fn delete_range(client: &Client, version: &str, name: &str) -> Result<(), WriteError> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &range_kind(version));
     match lenient_requests::delete(&api, name, &DeleteParams::default()).await {
         Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(source) => Err(PassError::of("deleting", format!("ServiceCIDR {name}"), source)),
+        Err(source) => Err(WriteError::of("deleting", format!("ServiceCIDR {name}"), source)),
     }
 }
 
 /// Creates a Service; returns it as it is stored.
-pub async fn create_service(client: &Client, namespace: &str, object: &Value) -> Result<Value, PassError> {
+pub async fn create_service(client: &Client, namespace: &str, object: &Value) -> Result<Value, WriteError> {
     let what = format!(
         "Service {namespace}/{}",
         object["metadata"]["name"].as_str().unwrap_or_default()
@@ -186,12 +186,12 @@ pub async fn create_service(client: &Client, namespace: &str, object: &Value) ->
     let made = services(client, namespace)
         .create(&post_parameters(), &object)
         .await
-        .map_err(|source| PassError::of("creating", what, source))?;
+        .map_err(|source| WriteError::of("creating", what, source))?;
     Ok(stored(&made))
 }
 
 /// Tries by a dry run whether a Service can be created.
-pub async fn try_create_service(client: &Client, object: &Value) -> Result<(), PassError> {
+pub async fn try_create_service(client: &Client, object: &Value) -> Result<(), WriteError> {
     let (namespace, name) = place(object);
     let what = format!("Service {namespace}/{name}");
     let object = parsed(object, "creating (dry run)", &what)?;
@@ -200,12 +200,12 @@ pub async fn try_create_service(client: &Client, object: &Value) -> Result<(), P
         ..post_parameters()
     };
     let made = services(client, namespace).create(&parameters, &object).await;
-    made.map_err(|source| PassError::of("creating (dry run)", what, source))?;
+    made.map_err(|source| WriteError::of("creating (dry run)", what, source))?;
     Ok(())
 }
 
 /// Tries by a dry run whether a Service can be patched.
-pub async fn try_patch_service(client: &Client, read: &Value, change: &Value) -> Result<(), PassError> {
+pub async fn try_patch_service(client: &Client, read: &Value, change: &Value) -> Result<(), WriteError> {
     let (namespace, name) = place(read);
     let parameters = PatchParams {
         dry_run: true,
@@ -214,7 +214,7 @@ pub async fn try_patch_service(client: &Client, read: &Value, change: &Value) ->
     let api = services(client, namespace);
     let patched = lenient_requests::patch(&api, name, &parameters, &Patch::Merge(change)).await;
     patched.map_err(|source| {
-        PassError::of(
+        WriteError::of(
             "patching (dry run)",
             format!("Service {namespace}/{name}"),
             source,
@@ -224,7 +224,7 @@ pub async fn try_patch_service(client: &Client, read: &Value, change: &Value) ->
 }
 
 /// Patches a Service, if the fields on which the patch depends are as in `read`; returns it as it is stored then.
-pub async fn patch_service(client: &Client, read: &Value, patch: &FieldPatch) -> Result<Value, PassError> {
+pub async fn patch_service(client: &Client, read: &Value, patch: &FieldPatch) -> Result<Value, WriteError> {
     let (namespace, name) = place(read);
     let object = format!("Service {namespace}/{name}");
     let patched = patch_fields(&services(client, namespace), name, ("patching", &object), patch).await?;
@@ -232,7 +232,11 @@ pub async fn patch_service(client: &Client, read: &Value, patch: &FieldPatch) ->
 }
 
 /// Merge-patches the status of a Service, if the basis of its spec is as it was read; returns it as it is stored then.
-pub async fn patch_service_status(client: &Client, read: &Value, change: &Value) -> Result<Value, PassError> {
+pub async fn patch_service_status(
+    client: &Client,
+    read: &Value,
+    change: &Value,
+) -> Result<Value, WriteError> {
     let (namespace, name) = place(read);
     let patch = FieldPatch::new(read, &basis(read), change);
     let object = format!("status of Service {namespace}/{name}");
@@ -251,7 +255,7 @@ fn place(object: &Value) -> (&str, &str) {
 const DELETIONS: usize = 5;
 
 /// Deletes this very Service, if its basis is as it was read; a missing one counts as deleted.
-pub async fn delete_service(client: &Client, read: &Value) -> Result<(), PassError> {
+pub async fn delete_service(client: &Client, read: &Value) -> Result<(), WriteError> {
     let (namespace, name) = place(read);
     let api = services(client, namespace);
     let object = format!("Service {namespace}/{name}");
@@ -269,7 +273,7 @@ pub async fn delete_service(client: &Client, read: &Value) -> Result<(), PassErr
             Ok(()) => return Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
             Err(kube::Error::Api(status)) if status.is_conflict() => {}
-            Err(source) => return Err(PassError::of("deleting", object, source)),
+            Err(source) => return Err(WriteError::of("deleting", object, source)),
         }
         let Some(now) = get_service(client, namespace, name).await? else {
             return Ok(());
@@ -279,43 +283,43 @@ pub async fn delete_service(client: &Client, read: &Value) -> Result<(), PassErr
         }
         version = now["metadata"]["resourceVersion"].as_str().map(str::to_owned);
     }
-    Err(PassError::Conflict {
+    Err(WriteError::Conflict {
         attempt: "deleting".to_owned(),
         object,
     })
 }
 
 /// Writes a slice of replumb: creates it, or replaces it.
-pub async fn write_slice(client: &Client, object: &Value) -> Result<(), PassError> {
+pub async fn write_slice(client: &Client, object: &Value) -> Result<(), WriteError> {
     let (namespace, name) = place(object);
     let what = format!("EndpointSlice {namespace}/{name}");
     let api = slices(client, namespace);
     let found = lenient_requests::get_opt(&api, name)
         .await
-        .map_err(|source| PassError::of("reading", &what, source))?;
+        .map_err(|source| ReadError::of("reading", &what, source))?;
     let mut object = parsed(object, "writing", &what)?;
     match found {
         None => api
             .create(&post_parameters(), &object)
             .await
-            .map_err(|source| PassError::of("creating", &what, source))?,
+            .map_err(|source| WriteError::of("creating", &what, source))?,
         Some(found) => {
             object.metadata.resource_version = found.resource_version();
             api.replace(name, &post_parameters(), &object)
                 .await
-                .map_err(|source| PassError::of("replacing", &what, source))?
+                .map_err(|source| WriteError::of("replacing", &what, source))?
         }
     };
     Ok(())
 }
 
 /// Deletes a slice of replumb; a missing one counts as deleted.
-pub async fn delete_slice(client: &Client, namespace: &str, name: &str) -> Result<(), PassError> {
+pub async fn delete_slice(client: &Client, namespace: &str, name: &str) -> Result<(), WriteError> {
     let api: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
     match lenient_requests::delete(&api, name, &DeleteParams::default()).await {
         Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(source) => Err(PassError::of(
+        Err(source) => Err(WriteError::of(
             "deleting",
             format!("EndpointSlice {namespace}/{name}"),
             source,

@@ -27,13 +27,14 @@ use crate::facts::workloads::backends;
 use crate::memory::Memory;
 use crate::pass_error::PassError;
 use crate::read_cache::Pace;
+use crate::read_error::ReadError;
 use crate::{calico, facts, read, workloads};
 
 /// Time for dry runs in one pass: ten thousand Services are thirty thousand requests.
 const TRYING: Duration = Duration::from_secs(5);
 
 /// The ranges of the default `ServiceCIDR`; none when it does not exist or is malformed.
-pub async fn default_ranges(context: &Context) -> Result<Vec<IpNet>, PassError> {
+pub async fn default_ranges(context: &Context) -> Result<Vec<IpNet>, ReadError> {
     let Some(version) = api_version(&context.client).await? else {
         return Ok(Vec::new());
     };
@@ -125,7 +126,7 @@ async fn ranges(
     context: &Context,
     version: Option<&str>,
     malformed: &mut Vec<Malformed>,
-) -> Result<Vec<ServiceCidr>, PassError> {
+) -> Result<Vec<ServiceCidr>, ReadError> {
     let Some(version) = version else {
         return Ok(Vec::new());
     };
@@ -157,7 +158,7 @@ fn moving<'services>(
 async fn pod_ranges(
     context: &Context,
     nodes: &[engine::cluster::Node],
-) -> Result<Vec<(String, IpNet)>, PassError> {
+) -> Result<Vec<(String, IpNet)>, ReadError> {
     let pools = calico::IP_POOL.list(&context.client).await?;
     let of_pools = pools.iter().filter_map(|pool| {
         let range = pool.data["spec"]["cidr"].as_str()?.parse().ok()?;

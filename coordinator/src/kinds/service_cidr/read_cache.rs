@@ -21,8 +21,8 @@ use super::{api_servers, mentions};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::kind_memory::KindMemory;
-use crate::pass_error::PassError;
 use crate::read_cache::{CachedRead, Pace, refresh};
+use crate::read_error::ReadError;
 use crate::service_index::{Index, name_of};
 use crate::since::Since;
 
@@ -182,7 +182,7 @@ impl ReadCache {
         context: &Context,
         cache: &Cache,
         pace: Pace,
-    ) -> Result<BTreeMap<IpAddr, ApiServer>, PassError> {
+    ) -> Result<BTreeMap<IpAddr, ApiServer>, ReadError> {
         let reading = api_servers::read(context, cache);
         refresh(&mut self.api_servers, pace, reading).await.cloned()
     }
@@ -190,7 +190,7 @@ impl ReadCache {
     /// Takes these for all API servers, as if they had just answered.
     #[cfg(test)]
     pub async fn set_api_servers(&mut self, api_servers: BTreeMap<IpAddr, ApiServer>) {
-        let reading = async { Ok::<_, PassError>(api_servers) };
+        let reading = async { Ok::<_, ReadError>(api_servers) };
         self.api_servers = CachedRead::of(reading).await.ok();
     }
 
@@ -204,7 +204,7 @@ impl ReadCache {
         context: &Context,
         pace: Pace,
         ranges: &[IpNet],
-    ) -> Result<Arc<[Mention]>, PassError> {
+    ) -> Result<Arc<[Mention]>, ReadError> {
         let reading = async { mentions::read(context, ranges).await.map(Arc::from) };
         refresh(&mut self.mentions, pace, reading).await.cloned()
     }

@@ -41,6 +41,7 @@ use crate::pass_error::PassError;
 use crate::read_cache::Pace;
 use crate::records::Content;
 use crate::staged::Gate;
+use crate::write::WriteError;
 
 /// The next step, the halt that needs a user, and the Services that change.
 pub(super) type Observation = (Next, Gate, Services);
@@ -129,7 +130,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         services: &Services,
         is_at_the_end: bool,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         let (expected, now) = (&mut memory.kinds.of::<ReadCache>().expected, Instant::now());
         let nodes = self.snapshot.node_migrations.len();
         let Asking { needed, is_answered } = services.asking.clone();

@@ -9,7 +9,7 @@ use service_cidr::exchange::Role;
 use service_cidr::objects::helper_name;
 
 use super::objects::{get_service, get_slice};
-use crate::pass_error::PassError;
+use crate::read_error::ReadError;
 use crate::service_index::{Index, Name, ServiceStore};
 
 /// Number of concurrent reads.
@@ -47,7 +47,7 @@ impl Whole {
         store: &ServiceStore,
         index: &Index,
         services: impl IntoIterator<Item = Name>,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), ReadError> {
         let names: Vec<Name> = services
             .into_iter()
             .flat_map(|(namespace, name)| names(&namespace, &name).collect::<Vec<_>>())
@@ -74,7 +74,7 @@ impl Whole {
         }
         let read = stream::iter(changed).map(|name| async move {
             let found = get_service(client, &name.0, &name.1).await?;
-            Ok::<_, PassError>((name, found))
+            Ok::<_, ReadError>((name, found))
         });
         for (name, found) in read.buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await? {
             if let Some(service) = &found {
@@ -84,7 +84,7 @@ impl Whole {
         }
         let read = stream::iter(changed_slices).map(|name| async move {
             let found = get_slice(client, &name.0, &name.1).await?;
-            Ok::<_, PassError>((name, found))
+            Ok::<_, ReadError>((name, found))
         });
         for (name, found) in read.buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await? {
             keep(&mut self.slices, name, found);

@@ -19,8 +19,7 @@ use kube::Api;
 use kube::api::ObjectMeta;
 
 use crate::context::Context;
-use crate::pass_error::PassError;
-use crate::write;
+use crate::write::{self, WriteError};
 
 /// Bytes of a part: a Secret holds one MiB.
 const PART: usize = 768 * 1024;
@@ -45,10 +44,10 @@ pub async fn keep(
     context: &Context,
     (tree, entries): &(Tree, Vec<Entry>),
     begun: Timestamp,
-) -> Result<DatastoreBackup, PassError> {
+) -> Result<DatastoreBackup, WriteError> {
     let Content { text, sha256 } = content(tree, entries, begun);
     let parts = parts(&text).map_err(|source| {
-        PassError::of(
+        WriteError::of(
             "compressing",
             "the backup of both stores",
             kube::Error::Service(Box::new(source)),

@@ -8,8 +8,8 @@ use crash_point::Edge;
 use super::super::pass::Pass;
 use super::super::report;
 use crate::memory::Memory;
-use crate::pass_error::PassError;
 use crate::staged;
+use crate::write::WriteError;
 
 impl Pass<'_> {
     /// Deletes what replumb created for the migration, and sets the final phase.
@@ -19,7 +19,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         known: &mut CalicoDatastoreStatus,
         status: &mut MigrationStatus,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         crash_point::reach(Step::Finish.name(), Edge::Announced, None).await;
         if !staged::end_traffic(self.context, memory, self.snapshot, status).await? {
             return Ok(());

@@ -18,7 +18,10 @@ use super::super::objects::{current, get, patch, spec_change};
 use super::super::{pods, saved};
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::failure::Failure as _;
 use crate::pass_error::PassError;
+use crate::read_error::ReadError;
+use crate::write::WriteError;
 use crate::{facts, node_migrations, read};
 
 /// Parts of the image names of the controllers that write to etcd v2: calico-kube-controllers and its predecessor.
@@ -110,7 +113,7 @@ pub async fn read_manifest_objects(
             }
             // After a missing permission the other objects are read all the same.
             Err(error) if error.refusal().is_some() => cluster.unreadable.push(name.display()),
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(())
@@ -122,11 +125,11 @@ async fn try_patch(
     there: &Value,
     change: Value,
     cluster: &mut ClusterFacts,
-) -> Result<Option<Value>, PassError> {
+) -> Result<Option<Value>, WriteError> {
     match patch(context, there, change, true).await {
         Ok(made) => Ok(Some(made)),
         // An object that changed meanwhile is tried again by the next read.
-        Err(PassError::Conflict { .. }) => Ok(None),
+        Err(error) if error.is_conflict() => Ok(None),
         Err(error) => match error.refusal() {
             Some(why) => {
                 cluster
@@ -190,7 +193,7 @@ async fn config_maps(
     context: &Context,
     namespace: &str,
     daemon_set: Option<&Workload>,
-) -> Result<ConfigMaps, PassError> {
+) -> Result<ConfigMaps, ReadError> {
     let names: BTreeSet<(String, String)> = daemon_set
         .iter()
         .flat_map(|found| found.object.referred_config_maps())
@@ -202,7 +205,7 @@ async fn config_maps(
 }
 
 /// Other running controllers of Calico v2, by their images: they would write to a store that is being converted.
-async fn other_controllers(context: &Context, namespace: &str) -> Result<Vec<(String, Owner)>, PassError> {
+async fn other_controllers(context: &Context, namespace: &str) -> Result<Vec<(String, Owner)>, ReadError> {
     let name = |object: &ObjectMeta| {
         let part = |part: &Option<String>| part.clone().unwrap_or_default();
         format!("{}/{}", part(&object.namespace), part(&object.name))
@@ -242,7 +245,7 @@ fn runs_v2_controller(template: Option<PodTemplateSpec>) -> bool {
 }
 
 /// Other `DaemonSet`s that run calico-node.
-async fn other_daemon_sets(context: &Context, known: &Name) -> Result<Vec<String>, PassError> {
+async fn other_daemon_sets(context: &Context, known: &Name) -> Result<Vec<String>, ReadError> {
     let runs_node = |object: DaemonSet| {
         let name = (object.namespace().unwrap_or_default(), object.name_any());
         let pod = object.spec?.template.spec?;
@@ -260,7 +263,7 @@ async fn without_images(
     context: &Context,
     cache: &Cache,
     images: &BTreeSet<String>,
-) -> Result<BTreeMap<String, Vec<String>>, PassError> {
+) -> Result<BTreeMap<String, Vec<String>>, ReadError> {
     // The kubelets' lists are long, and no other read needs them: of each Node only the missing images are kept.
     let linux = node_migrations::linux_nodes(cache);
     let lacking = |node: Node| {

@@ -29,7 +29,7 @@ use crate::node_migrations::update_spec;
 use crate::pass_error::PassError;
 use crate::snapshot::Snapshot;
 use crate::waits::{is_written, wait};
-use crate::write;
+use crate::write::{self, WriteError};
 use crate::{own_pods, staged, traffic};
 
 /// One pass of the end: each step is finished when the object that it removes does not exist.
@@ -90,7 +90,7 @@ async fn replace_daemon_sets(
     cache: &Cache,
     settings: &Settings,
     status: &mut MigrationStatus,
-) -> Result<bool, PassError> {
+) -> Result<bool, WriteError> {
     let flannel = (
         &settings.flannel_daemon_set_namespace.value,
         &settings.flannel_daemon_set_name.value,
@@ -178,7 +178,7 @@ async fn keep_calicos_objects(
 
 /// Informs every agent that no pod of flannel remains: whole IPv6 subnets need no routes any more. Returns
 /// whether an agent was not informed yet.
-async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<bool, PassError> {
+async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<bool, WriteError> {
     let mut wrote = false;
     for object in snapshot.node_migrations.values() {
         let mut spec = object.spec.clone();
@@ -233,7 +233,7 @@ fn remaining(snapshot: &Snapshot) -> Option<String> {
     (!lines.is_empty()).then(|| words::lines(&lines))
 }
 
-async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), PassError> {
+async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), WriteError> {
     if set.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -242,7 +242,7 @@ async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), Pas
 }
 
 /// Ends all orders of the agents: a network installed later does not concern them.
-pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Result<(), PassError> {
+pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
     for object in snapshot.node_migrations.values() {
         let mut spec = NodeMigrationSpec {
             probes: Vec::new(),
@@ -257,7 +257,7 @@ pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Re
 pub(super) async fn remove_labels(
     context: &Context,
     nodes: &BTreeMap<String, std::sync::Arc<Node>>,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let api: Api<Node> = Api::all(context.client.clone());
     let is_marked = |node: &&std::sync::Arc<Node>| {
         node.labels().contains_key(names::NODE_NETWORK_LABEL)

@@ -18,6 +18,7 @@ use super::super::node_objects::Outcome;
 use crate::calico::{self, Created};
 use crate::context::Context;
 use crate::pass_error::PassError;
+use crate::write::WriteError;
 
 /// Adds these addresses to Calico's IPAM, and records them in `spec`.
 pub async fn import(
@@ -172,7 +173,7 @@ async fn write_handle(
     handle: &str,
     block: IpNet,
     addresses: u32,
-) -> Result<Option<String>, PassError> {
+) -> Result<Option<String>, WriteError> {
     let object = objects::handle(handle, block, addresses);
     if calico::IPAM_HANDLE.create(&context.client, &object).await? == Created::Now {
         return Ok(None);
@@ -200,7 +201,7 @@ async fn write_handle(
 }
 
 /// Removes these blocks from the handle; deletes the handle if no block remains.
-async fn release_handle(context: &Context, handle: &str, blocks: &[IpNet]) -> Result<(), PassError> {
+async fn release_handle(context: &Context, handle: &str, blocks: &[IpNet]) -> Result<(), WriteError> {
     let name = objects::handle_name(handle);
     let Some(read) = calico::IPAM_HANDLE.get(&context.client, &name).await? else {
         return Ok(());
@@ -238,7 +239,7 @@ async fn write_block(
     context: &Context,
     read: &DynamicObject,
     change: Result<Option<Value>, BlockConflict>,
-) -> Result<Option<String>, PassError> {
+) -> Result<Option<String>, WriteError> {
     match change {
         Ok(Some(change)) => {
             calico::IPAM_BLOCK

@@ -28,7 +28,7 @@ use crate::memory::Memory;
 use crate::pass_error::PassError;
 use crate::probe;
 use crate::steps::finish_stage;
-use crate::write;
+use crate::write::{self, WriteError};
 
 /// The inputs of a step.
 pub struct StepExecutor<'pass> {
@@ -89,7 +89,7 @@ impl StepExecutor<'_> {
         &mut self,
         value: &'static str,
         spec: &mut NodeMigrationSpec,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         let label = &mut spec.flannel_to_calico.get_or_insert_default().label;
         label.pending = Some(value.to_owned());
         let mut announced = self.object.spec.clone();

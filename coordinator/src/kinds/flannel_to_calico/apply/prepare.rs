@@ -30,7 +30,7 @@ use crate::facts;
 use crate::node_migrations::linux_nodes;
 use crate::pass_error::PassError;
 use crate::waits::{is_written, wait};
-use crate::write;
+use crate::write::{self, WriteError};
 
 /// One pass of the preparation.
 pub async fn prepare(
@@ -108,7 +108,7 @@ async fn select_nodes(
     cache: &Cache,
     settings: &Settings,
     nodes: &BTreeMap<String, Arc<Node>>,
-) -> Result<Option<String>, PassError> {
+) -> Result<Option<String>, WriteError> {
     let namespace = &settings.flannel_daemon_set_namespace.value;
     let name = &settings.flannel_daemon_set_name.value;
     let set = match required_daemon_set(cache, namespace, name) {

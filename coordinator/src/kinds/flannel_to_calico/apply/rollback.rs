@@ -26,9 +26,10 @@ use crate::facts;
 use crate::kind_memory::KindMemory;
 use crate::memory::Memory;
 use crate::pass_error::PassError;
+use crate::read_error::ReadError;
 use crate::snapshot::Snapshot;
 use crate::waits::{is_written, wait};
-use crate::write;
+use crate::write::{self, WriteError};
 use crate::{own_pods, staged, traffic};
 
 /// Facts about the rollback. Lost at a restart: then they are read again.
@@ -51,7 +52,7 @@ impl RollbackFacts {
         context: &Context,
         migration: &Migration,
         status: &MigrationStatus,
-    ) -> Result<&mut Self, PassError> {
+    ) -> Result<&mut Self, ReadError> {
         let of = migration.uid().zip(status.rollback_started_at);
         if self.of != of || of.is_none() {
             *self = Self {
@@ -246,7 +247,7 @@ async fn deselect_nodes(
     cache: &Cache,
     settings: &Settings,
     snapshot: &Snapshot,
-) -> Result<Option<String>, PassError> {
+) -> Result<Option<String>, WriteError> {
     let namespace = &settings.flannel_daemon_set_namespace.value;
     let name = &settings.flannel_daemon_set_name.value;
     let set = match required_daemon_set(cache, namespace, name) {

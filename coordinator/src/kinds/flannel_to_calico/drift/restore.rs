@@ -15,9 +15,10 @@ use super::{Fix, Found, selector};
 use crate::calico;
 use crate::context::Context;
 use crate::drift::Restores;
+use crate::failure::{Cause, Failure as _};
 use crate::lenient_requests;
-use crate::pass_error::PassError;
-use crate::write;
+use crate::read_error::ReadError;
+use crate::write::{self, WriteError};
 
 /// Most writes of one pass; further writes are left to the next pass.
 const WRITES_AT_ONCE: usize = 100;
@@ -36,7 +37,7 @@ pub async fn restore(
     context: &Context,
     restores: &mut Restores,
     found: &[Found],
-) -> Result<Restored, PassError> {
+) -> Result<Restored, WriteError> {
     let mut restored = Restored::default();
     let mut written = 0;
     for found in found {
@@ -50,21 +51,19 @@ pub async fn restore(
             continue;
         }
         written += 1;
-        match restore_one(context, &found.fix).await {
+        let Err(error) = restore_one(context, &found.fix).await else {
+            continue;
+        };
+        match error.root_cause() {
             // The object changed again: the next read finds that.
-            Ok(()) | Err(PassError::Conflict { .. }) => {}
-            Err(
-                error @ PassError::Api {
-                    source: kube::Error::Api(_),
-                    ..
-                },
-            ) => {
+            Cause::Changed => {}
+            Cause::Api(kube::Error::Api(_)) => {
                 let words = runtime::error::chain(&error);
                 restored
                     .refused
                     .push(format!("{}; restoring it failed: {words}", found.what));
             }
-            Err(error @ (PassError::Api { .. } | PassError::Etcd(_))) => return Err(error),
+            Cause::Api(_) | Cause::Etcd(_) => return Err(error),
         }
     }
     Ok(restored)
@@ -81,7 +80,7 @@ fn object(fix: &Fix) -> Option<String> {
     }
 }
 
-async fn restore_one(context: &Context, fix: &Fix) -> Result<(), PassError> {
+async fn restore_one(context: &Context, fix: &Fix) -> Result<(), WriteError> {
     match fix {
         Fix::Label { node, record, needed } => restore_label(context, node, record, needed).await,
         Fix::Selector { set, network } => {
@@ -106,12 +105,12 @@ async fn restore_label(
     node: &Node,
     record: &LabelRecord,
     needed: &str,
-) -> Result<(), PassError> {
+) -> Result<(), WriteError> {
     let name = node.name_any();
     let migrations: Api<NodeMigration> = Api::all(context.client.clone());
     let now = lenient_requests::get_opt(&migrations, &name)
         .await
-        .map_err(|source| PassError::of("reading", format!("NodeMigration {name}"), source))?;
+        .map_err(|source| ReadError::of("reading", format!("NodeMigration {name}"), source))?;
     if now.is_none_or(|now| now.spec.flannel_to_calico.or_empty().label != *record) {
         return Ok(());
     }

@@ -7,10 +7,11 @@ use flannel_to_calico::node::NodeView;
 use super::round::{Round, first_step};
 use crate::cordon;
 use crate::events::EventLevel;
+use crate::failure::Failure as _;
 use crate::node_migrations::update_spec;
 use crate::obstacles::refusal;
-use crate::pass_error::PassError;
 use crate::summary::WaitReport;
+use crate::write::WriteError;
 
 impl Round<'_> {
     /// Releases a node of which only the cordon has changed, and removes the cordon if it is the migration's. If that fails, the
@@ -22,7 +23,7 @@ impl Round<'_> {
         draft: NodeMigrationSpec,
         view: &NodeView<'_>,
         held: WaitReport,
-    ) -> Result<WaitReport, PassError> {
+    ) -> Result<WaitReport, WriteError> {
         let Some(node) = self.snapshot.nodes.get(view.name) else {
             return Ok(held);
         };

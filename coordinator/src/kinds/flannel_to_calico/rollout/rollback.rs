@@ -28,7 +28,7 @@ use crate::pass_error::PassError;
 use crate::snapshot::Snapshot;
 use crate::steps::{finish_stage, step_now};
 use crate::summary::WaitReport;
-use crate::write::describe;
+use crate::write::{WriteError, describe};
 
 /// The names of nodes in `rollbackNodes`.
 pub(super) fn rollback_nodes(migration: &Migration) -> &[String] {
@@ -75,7 +75,7 @@ pub(super) async fn turn_around<'node>(
     rollout_nodes: &mut [RolloutNode<'node>],
     back: Option<&Back>,
     drafts: &mut Drafts,
-) -> Result<(Vec<&'node str>, Option<Wait>), PassError> {
+) -> Result<(Vec<&'node str>, Option<Wait>), WriteError> {
     let mut turned = turn_fallen(context, migration, snapshot, order, drafts).await?;
     let mut held = None;
     if let Some(back) = back {
@@ -99,7 +99,7 @@ async fn turn_back<'node>(
     snapshot: &Snapshot,
     nodes: &[&'node str],
     drafts: &mut Drafts,
-) -> Result<Vec<&'node str>, PassError> {
+) -> Result<Vec<&'node str>, WriteError> {
     let mut turned = Vec::new();
     for node in nodes.iter().copied() {
         if let Some(object) = snapshot.node_migrations.get(node)
@@ -120,7 +120,7 @@ async fn turn_fallen<'node>(
     snapshot: &Snapshot,
     order: &'node [String],
     drafts: &mut Drafts,
-) -> Result<Vec<&'node str>, PassError> {
+) -> Result<Vec<&'node str>, WriteError> {
     let now = Timestamp::now();
     let mut turned = Vec::new();
     for node in order {
@@ -192,7 +192,7 @@ async fn turn(
     object: &Arc<NodeMigration>,
     fell_back: Option<AutomaticRollback>,
     drafts: &mut Drafts,
-) -> Result<bool, PassError> {
+) -> Result<bool, WriteError> {
     let now = Timestamp::now();
     let mut spec = drafts.take(object).into_owned();
     let mut stage = step_now(Stage::StopCalico.as_str(), now);

@@ -27,6 +27,7 @@ use super::super::view::view;
 use crate::context::Context;
 use crate::cordon;
 use crate::drafts::Drafts;
+use crate::failure::Failure as _;
 use crate::memory::Memory;
 use crate::node_migrations::{update_spec, write_spec};
 use crate::obstacles::refusal;
@@ -34,7 +35,7 @@ use crate::pass_error::PassError;
 use crate::probe::Probes;
 use crate::snapshot::Snapshot;
 use crate::summary::WaitReport;
-use crate::write::describe;
+use crate::write::{WriteError, describe};
 
 /// Context of a round.
 pub(super) struct Round<'pass> {
@@ -160,7 +161,7 @@ impl Round<'_> {
     }
 
     /// The objects of a node that was admitted; `None` for any other node.
-    async fn admitted(&self, node: &str) -> Result<Option<(&Arc<NodeMigration>, &Arc<Node>)>, PassError> {
+    async fn admitted(&self, node: &str) -> Result<Option<(&Arc<NodeMigration>, &Arc<Node>)>, WriteError> {
         let (Some(object), Some(node_object)) = (
             self.snapshot.node_migrations.get(node),
             self.snapshot.nodes.get(node),
@@ -178,7 +179,7 @@ impl Round<'_> {
     }
 
     /// Removes the cordon of a node that is not in progress: its earlier write may have succeeded without an answer.
-    async fn remove_leftover_cordon(&self, node: &Node) -> Result<(), PassError> {
+    async fn remove_leftover_cordon(&self, node: &Node) -> Result<(), WriteError> {
         if cordon::is_by(node, &self.migration.name_any()) {
             let lift = cordon::uncordon(self.context, self.migration, node);
             self.context.obstacles.attempt(&describe(node), lift).await?;
@@ -193,7 +194,7 @@ impl Round<'_> {
         mut spec: NodeMigrationSpec,
         view: &NodeView<'_>,
         message: String,
-    ) -> Result<WaitReport, PassError> {
+    ) -> Result<WaitReport, WriteError> {
         let stage = decide(view, self.policy, self.now).stage;
         let decision = at_deadline(view, self.policy, stage, refusal(message), self.now);
         record(self.context, &mut spec, stage, &decision, self.policy, self.now);

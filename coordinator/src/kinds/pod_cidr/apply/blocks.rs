@@ -10,8 +10,8 @@ use super::super::malformed::Claims;
 use super::super::read_cache::ReadCache;
 use super::super::{malformed, objects};
 use super::StepExecutor;
+use crate::calico::error::CalicoStoreError;
 use crate::calico::{BLOCK_AFFINITY, IPAM_BLOCK};
-use crate::pass_error::PassError;
 use crate::read_cache::Pace;
 
 /// Blocks that are released in one pass: during a pass of minutes nothing else would be observed.
@@ -19,7 +19,11 @@ const BLOCKS_AT_ONCE: usize = 50;
 
 impl StepExecutor<'_> {
     /// Releases some of these blocks. Each is read by its name: one list of all blocks for each batch would be hundreds of lists.
-    pub(super) async fn release(&self, ranges: &[IpNet], reads: &mut ReadCache) -> Result<String, PassError> {
+    pub(super) async fn release(
+        &self,
+        ranges: &[IpNet],
+        reads: &mut ReadCache,
+    ) -> Result<String, CalicoStoreError> {
         let ipam = reads.ipam(self.store, Pace::Counted).await?;
         let is_empty = |range: &&IpNet| {
             let block = ipam.block(**range);
@@ -54,7 +58,7 @@ impl StepExecutor<'_> {
     /// Releases a block as Calico does: marks the affinity as pending deletion, then deletes the empty block, then the affinity.
     /// Each write has the version that was read: an address that is allocated meanwhile keeps the block. Returns whether the
     /// block is deleted.
-    async fn release_one(&self, range: IpNet, claims: &[Claim]) -> Result<bool, PassError> {
+    async fn release_one(&self, range: IpNet, claims: &[Claim]) -> Result<bool, CalicoStoreError> {
         let store = self.store;
         let block = store.block(range).await?;
         let is_empty = |block: &DynamicObject| {
@@ -89,7 +93,7 @@ impl StepExecutor<'_> {
         Ok(true)
     }
 
-    pub(super) async fn delete_pool(&self, name: &str, range: &IpNet) -> Result<String, PassError> {
+    pub(super) async fn delete_pool(&self, name: &str, range: &IpNet) -> Result<String, CalicoStoreError> {
         let claims = Claims::default();
         let of_range = |object: DynamicObject| {
             let is_of_range = match malformed::block(&object, &claims) {

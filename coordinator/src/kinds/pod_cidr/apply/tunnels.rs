@@ -9,12 +9,15 @@ use pod_cidr::tunnel::TunnelAllocation;
 use serde_json::Value;
 
 use super::{Outcome, StepExecutor};
+use crate::calico::error::CalicoStoreError;
 use crate::calico::{IPAM_BLOCK, IPAM_HANDLE};
-use crate::pass_error::PassError;
 
 impl StepExecutor<'_> {
     /// Allocates these addresses to their nodes in Calico's IPAM, in Calico's own order.
-    pub(super) async fn hold_addresses(&self, ends: &[TunnelAllocation]) -> Result<Outcome, PassError> {
+    pub(super) async fn hold_addresses(
+        &self,
+        ends: &[TunnelAllocation],
+    ) -> Result<Outcome, CalicoStoreError> {
         let mut refused = None;
         for end in ends {
             // An address that cannot be held delays no other.
@@ -40,15 +43,15 @@ impl StepExecutor<'_> {
     async fn attempt(
         &self,
         end: &TunnelAllocation,
-        writes: impl Future<Output = Result<Option<String>, PassError>>,
-    ) -> Result<Option<String>, PassError> {
+        writes: impl Future<Output = Result<Option<String>, CalicoStoreError>>,
+    ) -> Result<Option<String>, CalicoStoreError> {
         let object = format!("IPAMBlock {}", end.block);
         let made = self.context.obstacles.attempt(&object, writes).await?;
         Ok(made.flatten())
     }
 
     /// Why the address cannot be held; `None` when it is held.
-    pub(super) async fn hold_end(&self, end: &TunnelAllocation) -> Result<Option<String>, PassError> {
+    pub(super) async fn hold_end(&self, end: &TunnelAllocation) -> Result<Option<String>, CalicoStoreError> {
         let Some(read) = self.store.block(end.block).await? else {
             return Ok(Some(block_deleted(end)));
         };
@@ -68,7 +71,7 @@ impl StepExecutor<'_> {
         &self,
         end: &TunnelAllocation,
         spec: &Value,
-    ) -> Result<Option<String>, PassError> {
+    ) -> Result<Option<String>, CalicoStoreError> {
         let TunnelAllocation {
             block, allocation, ..
         } = end;
@@ -85,7 +88,10 @@ impl StepExecutor<'_> {
     }
 
     /// Releases these addresses, as Calico does when it exchanges one itself.
-    pub(super) async fn release_addresses(&self, ends: &[TunnelAllocation]) -> Result<Outcome, PassError> {
+    pub(super) async fn release_addresses(
+        &self,
+        ends: &[TunnelAllocation],
+    ) -> Result<Outcome, CalicoStoreError> {
         let mut refused = None;
         for end in ends {
             refused = refused.or(self.attempt(end, self.release_end(end)).await?);
@@ -97,7 +103,7 @@ impl StepExecutor<'_> {
     }
 
     /// Why the address cannot be released; `None` when it is released.
-    async fn release_end(&self, end: &TunnelAllocation) -> Result<Option<String>, PassError> {
+    async fn release_end(&self, end: &TunnelAllocation) -> Result<Option<String>, CalicoStoreError> {
         let (block, allocation) = (end.block, &end.allocation);
         let Some(read) = self.store.block(block).await? else {
             return Ok(None);
@@ -123,7 +129,7 @@ impl StepExecutor<'_> {
         &self,
         read: &DynamicObject,
         change: Result<Option<Value>, BlockConflict>,
-    ) -> Result<Option<String>, PassError> {
+    ) -> Result<Option<String>, CalicoStoreError> {
         match change {
             Ok(Some(change)) => {
                 self.store.patch_spec(IPAM_BLOCK, read, &change).await?;

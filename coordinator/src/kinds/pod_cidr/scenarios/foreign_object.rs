@@ -14,6 +14,7 @@ use super::fixture::{
     turn, turn_remembering, world_moves,
 };
 use super::{assert_gone, desire, until_closed};
+use crate::failure::Failure as _;
 use crate::fake_api::FakeApi;
 use crate::memory::Memory;
 use crate::pass::pass;

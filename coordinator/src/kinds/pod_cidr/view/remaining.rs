@@ -21,9 +21,9 @@ use pod_cidr::tunnel_change;
 use super::super::ReadCache;
 use super::super::malformed;
 use super::super::pass::Pass;
+use crate::calico::error::CalicoStoreError;
 use crate::facts;
 use crate::memory::Memory;
-use crate::pass_error::PassError;
 use crate::read_cache::Pace;
 
 /// Remains of the source range.
@@ -43,7 +43,7 @@ impl Pass<'_> {
         have_to_move: bool,
         pace: Pace,
         known: &mut PodCidrStatus,
-    ) -> Result<Remaining, PassError> {
+    ) -> Result<Remaining, CalicoStoreError> {
         let ipam = memory.kinds.of::<ReadCache>().ipam(self.store, pace).await?;
         self.add_warnings(memory, &ipam);
         let in_range: Vec<_> = ipam

@@ -8,8 +8,8 @@ use service_cidr::step::Step;
 use super::super::pass::{Pass, direction};
 use super::super::report;
 use crate::memory::Memory;
-use crate::pass_error::PassError;
 use crate::staged;
+use crate::write::WriteError;
 
 impl Pass<'_> {
     /// Deletes what replumb created for the migration, and sets the final phase.
@@ -18,7 +18,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         known: &mut ServiceCidrStatus,
         status: &mut MigrationStatus,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), WriteError> {
         crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
         if !staged::end_traffic(self.context, memory, self.snapshot, status).await? {
             return Ok(());

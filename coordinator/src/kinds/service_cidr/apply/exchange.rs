@@ -14,7 +14,6 @@ use super::super::objects::{
     write_slice,
 };
 use super::super::observed::{Seen, Subject};
-use crate::pass_error::PassError;
 
 /// Number of retries of a write after conflicts with the owner of the Service.
 const CONFLICTS: usize = 5;
@@ -47,7 +46,7 @@ impl Exchange<'_> {
     ///
     /// An object of the exchange changed since it was read, or the API server refuses a write or does not answer. Earlier writes
     /// of the step stay.
-    pub async fn make(&self, subject: &Subject, mut seen: Seen, step: Step) -> Result<(), PassError> {
+    pub async fn make(&self, subject: &Subject, mut seen: Seen, step: Step) -> Result<(), WriteError> {
         crash_point::reach(step.name(), Edge::Announced, None).await;
         // An edit by the owner between the read and the first write may be meant for the helpers, too: they get it first. After
         // the first write, without answering helpers, or with a restless owner, the exchange continues with the latest edit.
@@ -125,7 +124,7 @@ impl Exchange<'_> {
         subject: &Subject,
         seen: &Seen,
         write: Write,
-    ) -> Result<Option<Value>, PassError> {
+    ) -> Result<Option<Value>, WriteError> {
         for _ in 0..CONFLICTS {
             let service = get_service(self.client, &subject.namespace, &subject.name).await?;
             let is_where_it_was = |service: &Value| {
@@ -154,7 +153,7 @@ impl Exchange<'_> {
         Ok(None)
     }
 
-    async fn copy(&self, subject: &Subject, seen: &Seen, role: Role) -> Result<(), PassError> {
+    async fn copy(&self, subject: &Subject, seen: &Seen, role: Role) -> Result<(), WriteError> {
         let Some(helper) = seen.helpers.get(&role) else {
             return Ok(());
         };
@@ -169,7 +168,7 @@ impl Exchange<'_> {
     }
 
     /// Patches a helper, unless it has changed since it was read, and keeps the result for the next patch.
-    async fn patch(&self, seen: &mut Seen, role: Role, change: &Value) -> Result<(), PassError> {
+    async fn patch(&self, seen: &mut Seen, role: Role, change: &Value) -> Result<(), WriteError> {
         if let Some(helper) = seen.helpers.get_mut(&role) {
             let patch = FieldPatch::new(helper, &basis(helper), change);
             *helper = patch_service(self.client, helper, &patch).await?;
@@ -178,3 +177,5 @@ impl Exchange<'_> {
         Ok(())
     }
 }
+use crate::failure::Failure as _;
+use crate::write::WriteError;

@@ -24,8 +24,8 @@ use super::super::answers::{Answer, Answers};
 use super::super::pass::Pass;
 use super::super::read_cache::ReadCache;
 use crate::memory::Memory;
-use crate::pass_error::PassError;
 use crate::read_cache::Pace;
+use crate::read_error::ReadError;
 use crate::{limits, stalls};
 
 /// Default number of pods that restart at the same time.
@@ -99,7 +99,7 @@ impl Pass<'_> {
         known: &mut ServiceCidrStatus,
         status: &MigrationStatus,
         said: &mut AddressUses,
-    ) -> Result<Option<Missing>, PassError> {
+    ) -> Result<Option<Missing>, ReadError> {
         if !self.is_closed(known) {
             known.pods_with_source_addresses = None;
             return Ok(Some(Missing::Answer(Wait {

@@ -27,7 +27,7 @@ use super::super::read_cache::ReadCache;
 use super::super::services_at_once;
 use super::service::{Around, observe};
 use crate::memory::Memory;
-use crate::pass_error::PassError;
+use crate::read_error::ReadError;
 use crate::service_index::name_of;
 
 /// Most Services that are observed in one pass.
@@ -56,7 +56,7 @@ impl Pass<'_> {
         known: &ServiceCidrStatus,
         answers: &Answers<'_>,
         left_is_used: bool,
-    ) -> Result<Services, PassError> {
+    ) -> Result<Services, ReadError> {
         let ground = self.ground(known);
         let reads = memory.kinds.of::<ReadCache>();
         let mut listed = self.listed(reads, known, left_is_used, &ground);

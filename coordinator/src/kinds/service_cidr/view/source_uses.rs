@@ -18,8 +18,8 @@ use super::super::pass::{Pass, direction};
 use super::super::read_cache::ReadCache;
 use super::load_balancers::LoadBalancer;
 use crate::memory::Memory;
-use crate::pass_error::PassError;
 use crate::read_cache::Pace;
+use crate::read_error::ReadError;
 
 /// The uses of source addresses, for a view. Empty once source addresses are released.
 #[derive(Default)]
@@ -50,7 +50,7 @@ impl Pass<'_> {
         known: &mut ServiceCidrStatus,
         status: &MigrationStatus,
         pace: Pace,
-    ) -> Result<SourceUses, PassError> {
+    ) -> Result<SourceUses, ReadError> {
         let changed = known.settings.changed();
         let ranges = [changed.old.as_slice(), changed.new.as_slice()].concat();
         let mentions = memory
