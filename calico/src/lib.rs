@@ -31,6 +31,13 @@ pub const PIN_ANNOTATIONS: [&str; 5] = [
     "cni.projectcalico.org/ipAddrsNoIpam",
     "cni.projectcalico.org/floatingIPs",
 ];
+/// Namespaces of Calico in its manifests and with its operator, and of flannel, which may route for Calico.
+pub const NETWORK_NAMESPACES: [&str; 4] = [
+    "calico-apiserver",
+    "calico-system",
+    "kube-flannel",
+    "tigera-operator",
+];
 /// API version of Calico's objects in the Kubernetes API.
 pub const API_VERSION: &str = "crd.projectcalico.org/v1";
 

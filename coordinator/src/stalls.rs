@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use calico::NETWORK_NAMESPACES;
 use engine::moves::{Health, Movers, Resident, View, Workload};
 use engine::stalls;
 use jiff::Timestamp;
@@ -26,7 +27,7 @@ pub fn mark(
         workloads: health,
         only: None,
     };
-    let found = memory.stalls.observe(&view, goes_back, now);
+    let found = memory.stalls.observe(&view, &NETWORK_NAMESPACES, goes_back, now);
     stalls::mark(health, &found);
     let lines = found.iter().map(|(workload, (what, since))| {
         let line = format!(

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 pub use health::{MovedNotReady, moved_not_ready, workloads_not_ready};
-pub use movers::Movers;
+pub use movers::{Chosen, MoverWords, Movers};
 pub use wave::{Wave, remaining_pods};
 
 use choose::choose_pods;
@@ -292,7 +292,7 @@ fn leaving<'facts>(
     overdue: bool,
 ) -> Leaving<'facts> {
     Leaving {
-        place: view.movers.place(),
+        place: view.movers.words.source,
         pods,
         terminating: &[],
         static_pods: &[],
@@ -324,18 +324,12 @@ fn wait(reason: WaitReason, message: String) -> evict::Next {
 fn describe_kept(wave: Wave, pods: &[&Resident<'_>], movers: Movers<'_>, policy: &Policy) -> Option<Wait> {
     if let Some(again) = pods.iter().find(|resident| resident.created_after_close) {
         let key = again.pod.key();
-        return Some(refused(match movers {
-            Movers::OutOf(_) | Movers::Within(_) => format!(
-                "pod {key} was created after the old pool was closed, and still has an address of it: a new pod would get one, \
-                 too. Check the annotations `cni.projectcalico.org/ipAddrs` and `…/ipv4pools` of the pod and of its namespace"
-            ),
-            Movers::StartedWithOldAddress(_) => format!(
-                "pod {key} was created after every Service had its new address, and still started with an old one: a new pod \
-                 would, too. The address is in its own manifest, in the environment or dnsConfig: change it there"
-            ),
-        }));
+        return Some(refused(format!(
+            "pod {key} was created after {}",
+            movers.words.created_after_close
+        )));
     }
-    let matter = movers.matter();
+    let matter = movers.words.why;
     let first = pods.first()?;
     match wave {
         Wave::Jobs => Some(refused(format!(
@@ -347,7 +341,7 @@ fn describe_kept(wave: Wave, pods: &[&Resident<'_>], movers: Movers<'_>, policy:
             "pods {matter} and have no controller to recreate them: {}; the first is {}. Delete the pods, or set {}",
             pods.len(),
             first.pod.key(),
-            movers.field()
+            movers.words.bare_pods_field
         ))),
         Wave::Bare
         | Wave::Coordinator

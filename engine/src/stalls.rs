@@ -15,15 +15,8 @@ const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 const TIME_PER_MOVE: SignedDuration = SignedDuration::from_secs(60);
 /// With more stalled namespaces than this, the network may be the cause: except in a rollback, other pods wait for all of them.
 const MAX_STALLED: usize = 3;
-/// Namespaces whose pods all other pods need: other pods always wait for them.
-const NEEDED_NAMESPACES: [&str; 6] = [
-    "calico-apiserver",
-    "calico-system",
-    "kube-flannel",
-    KUBE_SYSTEM,
-    "replumb-system",
-    "tigera-operator",
-];
+/// Namespaces whose pods all other pods need, beside those of the network: other pods always wait for them.
+const NEEDED_NAMESPACES: [&str; 2] = [KUBE_SYSTEM, "replumb-system"];
 
 /// The observed stalls. They are lost at a restart: the time then starts again.
 #[derive(Debug, Default)]
@@ -94,17 +87,21 @@ impl Stall {
 }
 
 impl Stalls {
-    /// Records the current state of the pods. Returns the workloads that other pods do not wait for, each with its problem and
-    /// the time since when.
+    /// Records the current state of the pods. Other pods always wait for the namespaces of the network. Returns the workloads
+    /// that other pods do not wait for, each with its problem and the time since when.
     pub fn observe(
         &mut self,
         view: &View<'_>,
+        network_namespaces: &[&str],
         is_rollback: bool,
         now: Timestamp,
     ) -> BTreeMap<Workload, (String, Timestamp)> {
         let mut lacking = moves::workloads_not_ready(view, now);
         lacking.retain(|(workload, wave, _)| {
-            !wave.is_needed() && !NEEDED_NAMESPACES.contains(&workload.namespace.as_str())
+            let namespace = workload.namespace.as_str();
+            !wave.is_needed()
+                && !NEEDED_NAMESPACES.contains(&namespace)
+                && !network_namespaces.contains(&namespace)
         });
         let lacks_pods: BTreeSet<&str> = lacking
             .iter()

@@ -1,4 +1,4 @@
-//! Which pods have to move: by the range of their addresses, or because they started with old addresses of Services.
+//! Which pods have to move, and the words of their kind of migration about them.
 
 use std::collections::BTreeSet;
 
@@ -6,60 +6,57 @@ use ipnet::IpNet;
 
 use crate::drain::Pod;
 
-/// Which pods have to move.
+/// Which pods have to move, with the words of their kind.
 #[derive(Clone, Copy, Debug)]
-pub enum Movers<'facts> {
+pub struct Movers<'facts> {
+    /// Which pods.
+    pub chosen: Chosen<'facts>,
+    /// Words for messages.
+    pub words: &'static MoverWords,
+}
+
+/// Which pods have to move: by the range of their addresses, or one by one.
+#[derive(Clone, Copy, Debug)]
+pub enum Chosen<'facts> {
     /// Pods with an address outside these ranges, in a family of these ranges. The ranges are those of every pool that stays: the
     /// target pool, and pools that the migration does not touch.
     OutOf(&'facts [IpNet]),
     /// Pods with an address in this range, the source range: while the range of a pool that stays is not known, a pod with
     /// another address may be of that pool.
     Within(&'facts IpNet),
-    /// Pods that started with an old address of a Service, by UID.
-    StartedWithOldAddress(&'facts BTreeSet<String>),
+    /// These pods, by UID. Pods of the host's network may be among them.
+    These(&'facts BTreeSet<String>),
+}
+
+/// The words of a kind about the pods that have to move, for messages.
+#[derive(Debug)]
+pub struct MoverWords {
+    /// The source that the pods leave.
+    pub source: &'static str,
+    /// Why pods have to move, after "pods".
+    pub why: &'static str,
+    /// Why a pod has to move that was created when no new pod was to need it, with the fix, after "pod NAME was created after".
+    pub created_after_close: &'static str,
+    /// The field of the spec that allows to delete pods without a controller.
+    pub bare_pods_field: &'static str,
 }
 
 impl Movers<'_> {
     /// Whether this pod has to move.
     pub fn has(self, pod: &Pod) -> bool {
         self.counts(pod)
-            && match self {
-                Self::OutOf(targets) => is_out_of(pod, targets),
-                Self::Within(range) => pod.addresses.iter().any(|address| range.contains(address)),
-                Self::StartedWithOldAddress(uids) => uids.contains(&pod.uid),
+            && match self.chosen {
+                Chosen::OutOf(targets) => is_out_of(pod, targets),
+                Chosen::Within(range) => pod.addresses.iter().any(|address| range.contains(address)),
+                Chosen::These(uids) => uids.contains(&pod.uid),
             }
     }
 
     /// Whether this pod counts among the pods of its workload that have to be Ready.
     pub(super) fn counts(self, pod: &Pod) -> bool {
-        match self {
-            Self::OutOf(_) | Self::Within(_) => pod.uses_pod_network() && !pod.mirror,
-            // A hostNetwork pod starts with addresses of Services, too.
-            Self::StartedWithOldAddress(_) => !pod.finished && !pod.mirror,
-        }
-    }
-
-    /// The source that the pods leave, for messages.
-    pub(super) fn place(self) -> &'static str {
-        match self {
-            Self::OutOf(_) | Self::Within(_) => "the old range",
-            Self::StartedWithOldAddress(_) => "old Service addresses",
-        }
-    }
-
-    /// Why the pods have to move, for messages.
-    pub(super) fn matter(self) -> &'static str {
-        match self {
-            Self::OutOf(_) | Self::Within(_) => "have addresses of the old range",
-            Self::StartedWithOldAddress(_) => "have started with addresses of the old range",
-        }
-    }
-
-    /// The spec field that allows to delete bare pods.
-    pub(super) fn field(self) -> &'static str {
-        match self {
-            Self::OutOf(_) | Self::Within(_) => "podCidr.deleteBarePods",
-            Self::StartedWithOldAddress(_) => "serviceCidr.deleteBarePods",
+        match self.chosen {
+            Chosen::OutOf(_) | Chosen::Within(_) => pod.uses_pod_network() && !pod.mirror,
+            Chosen::These(_) => !pod.finished && !pod.mirror,
         }
     }
 }

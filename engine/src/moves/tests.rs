@@ -15,6 +15,20 @@ fn targets() -> Vec<IpNet> {
     vec!["10.200.0.0/16".parse().unwrap()]
 }
 
+const WORDS: MoverWords = MoverWords {
+    source: "the old range",
+    why: "have addresses of the old range",
+    created_after_close: "the old pool was closed, and still has an address of it: check ipAddrs",
+    bare_pods_field: "kind.deleteBarePods",
+};
+
+fn movers(targets: &[IpNet]) -> Movers<'_> {
+    Movers {
+        chosen: Chosen::OutOf(targets),
+        words: &WORDS,
+    }
+}
+
 fn workload(kind: &str, name: &str) -> Workload {
     Workload {
         kind: kind.to_owned(),
@@ -96,9 +110,10 @@ impl World {
                 created_after_close: self.made_since.contains(&pod.name),
             })
             .collect();
+        let targets = targets();
         let view = View {
             residents: &residents,
-            movers: Movers::OutOf(&targets()),
+            movers: movers(&targets),
             budgets: &[],
             refusals: &self.refusals,
             workloads: &self.workloads,
@@ -154,7 +169,7 @@ impl World {
 #[case::without_an_address_yet(pod("a", ""), false)]
 #[case::of_another_family(pod("a", "fd00::7"), false)]
 fn a_pod_moves_if_its_address_is_in_no_target_pool(#[case] pod: Pod, #[case] moves: bool) {
-    assert_eq!(Movers::OutOf(&targets()).has(&pod), moves);
+    assert_eq!(movers(&targets()).has(&pod), moves);
 }
 
 /// All pods move, in the order of the waves, one of each workload at a time; no other pod moves while one is not Ready.

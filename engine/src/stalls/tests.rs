@@ -1,6 +1,13 @@
 use super::*;
 use crate::drain::Pod;
-use crate::moves::{Movers, Resident, Role};
+use crate::moves::{Chosen, MoverWords, Movers, Resident, Role};
+
+const WORDS: MoverWords = MoverWords {
+    source: "",
+    why: "",
+    created_after_close: "",
+    bare_pods_field: "",
+};
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -71,13 +78,18 @@ impl World {
         let workloads = self.pods.iter().map(wanted).collect();
         let view = View {
             residents: &residents,
-            movers: Movers::OutOf(&["10.200.0.0/16".parse().unwrap()]),
+            movers: Movers {
+                chosen: Chosen::OutOf(&["10.200.0.0/16".parse().unwrap()]),
+                words: &WORDS,
+            },
             budgets: &[],
             refusals: &BTreeMap::new(),
             workloads: &workloads,
             only: None,
         };
-        let found = self.stalls.observe(&view, self.is_rollback, at(seconds));
+        let found = self
+            .stalls
+            .observe(&view, &["calico-system"], self.is_rollback, at(seconds));
         found.keys().map(Workload::key).collect()
     }
 }

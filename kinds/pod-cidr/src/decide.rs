@@ -36,6 +36,7 @@ const EMPTY_INTERVAL: SignedDuration = SignedDuration::from_secs(30);
 /// use serde_json::json;
 /// # use std::collections::BTreeMap;
 /// # use engine::moves;
+/// # use pod_cidr::movers;
 /// # use jiff::{SignedDuration, Timestamp};
 ///
 /// // The old pool is open, the new one does not exist.
@@ -74,7 +75,7 @@ const EMPTY_INTERVAL: SignedDuration = SignedDuration::from_secs(30);
 /// #     rolling: None,
 /// #     moves: moves::View {
 /// #         residents: &[],
-/// #         movers: moves::Movers::OutOf(&target),
+/// #         movers: movers::out_of(&target),
 /// #         budgets: &[],
 /// #         refusals: &BTreeMap::new(),
 /// #         workloads: &BTreeMap::new(),

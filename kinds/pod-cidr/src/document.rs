@@ -4,10 +4,11 @@ use ipnet::IpNet;
 
 use super::facts::{ClusterFacts, Pool};
 use super::hardcoded_range::{self, Change};
+use super::movers;
 use super::pools::{self, NO_NODE, OFF_LABEL};
 use super::settings::{Mode, Settings};
 use engine::document::{Action, Document};
-use engine::moves::{self, Movers, Resident, Wave, Workload};
+use engine::moves::{self, Resident, Wave, Workload};
 use engine::residents::{AT_LEAST, Needed, deployments_to_scale_up, residents, workloads_of};
 use engine::words::{lines, names};
 
@@ -178,7 +179,7 @@ fn moving(
 ) -> Vec<Action> {
     let remaining = moves::remaining_pods(
         residents,
-        Movers::OutOf(&settings.remaining_ranges(&settings.to.value, facts.ranges())),
+        movers::out_of(&settings.remaining_ranges(&settings.to.value, facts.ranges())),
     );
     let nodes = match options.mode {
         Mode::ByWorkload => None,

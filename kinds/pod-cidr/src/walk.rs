@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::by_node::{self, Cordon};
 use super::decide::{Policy, PoolRole, PoolView, Step, View, decide};
 use super::hardcoded_range::{self, Needs, RangeUse};
+use super::movers;
 use super::pools::{self, NO_NODE, Openness};
 use engine::decision::{Decision, Direction, Wait, WaitReason};
 use engine::drain::{Permissions, Pod};
@@ -281,7 +282,7 @@ impl World {
             rolling: None,
             moves: moves::View {
                 residents: &residents,
-                movers: moves::Movers::OutOf(target),
+                movers: movers::out_of(target),
                 budgets: &[],
                 refusals: &BTreeMap::new(),
                 workloads: &health,

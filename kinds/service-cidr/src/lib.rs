@@ -17,6 +17,7 @@ pub mod facts;
 pub mod host;
 mod host_report;
 pub mod mentions;
+pub mod movers;
 pub mod objects;
 pub mod outline;
 pub mod queue;

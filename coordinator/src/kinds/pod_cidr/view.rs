@@ -18,6 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use pod_cidr::decide::{Next, Policy, PoolRole, PoolView, View, decide};
 use pod_cidr::hardcoded_range::{self, RangeUse};
+use pod_cidr::movers;
 use pod_cidr::pools::{self, Openness};
 use pod_cidr::settings::Mode;
 
@@ -60,9 +61,9 @@ impl Pass<'_> {
         let targets = known.settings.remaining_ranges(&target, self.pools.ranges());
         let strange_pool = self.malformed_pool();
         let movers = if strange_pool.is_some() {
-            moves::Movers::Within(&left_range)
+            movers::within(&left_range)
         } else {
-            moves::Movers::OutOf(&targets)
+            movers::out_of(&targets)
         };
         let left_there = moves::remaining_pods(&residents, movers);
         let nodes = left_there

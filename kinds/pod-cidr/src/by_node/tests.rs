@@ -3,8 +3,9 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 
 use super::*;
+use crate::movers;
 use engine::drain::{Permissions, Pod};
-use engine::moves::{Health, Movers, Policy, Resident, Role, View, Workload};
+use engine::moves::{Health, Policy, Resident, Role, View, Workload};
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -103,7 +104,7 @@ impl Cluster {
         let targets: Vec<IpNet> = vec!["10.200.0.0/16".parse().unwrap()];
         let view = View {
             residents: &residents,
-            movers: Movers::OutOf(&targets),
+            movers: movers::out_of(&targets),
             budgets: &[],
             refusals: &BTreeMap::new(),
             workloads: &health,

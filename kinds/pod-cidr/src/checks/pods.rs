@@ -7,10 +7,11 @@ use ipnet::IpNet;
 use super::{CheckName, CheckPolicy};
 use crate::facts::ClusterFacts;
 use crate::holder::{Cluster, holders_besides_tunnels};
+use crate::movers;
 use crate::settings::Settings;
 use engine::check::{Check, Finding, Report, budgets, names, pods};
 use engine::drain::Pod;
-use engine::moves::{Movers, Resident, Wave};
+use engine::moves::{Resident, Wave};
 
 pub(super) fn check(
     settings: &Settings,
@@ -45,7 +46,7 @@ pub(super) fn leaving<'facts>(
     let targets = settings.remaining_ranges(&settings.to.value, facts.ranges());
     residents
         .iter()
-        .filter(|resident| resident.pod.deleted_at.is_none() && Movers::OutOf(&targets).has(resident.pod))
+        .filter(|resident| resident.pod.deleted_at.is_none() && movers::out_of(&targets).has(resident.pod))
         .collect()
 }
 

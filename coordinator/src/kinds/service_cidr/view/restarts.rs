@@ -9,13 +9,14 @@ use engine::decision::{Wait, WaitReason};
 use engine::drain::Pod;
 use engine::evict;
 use engine::found::Found;
-use engine::moves::{self, Movers, Resident};
+use engine::moves::{self, Resident};
 use engine::owner::Owner;
 use engine::residents::{START_GRACE, health, residents, workloads_of};
 use engine::words::{self, names};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use service_cidr::mentions::AddressUses;
+use service_cidr::movers::started_with_old_address;
 use service_cidr::ranges::joined;
 use service_cidr::side::Side;
 use service_cidr::step::Missing;
@@ -186,7 +187,7 @@ impl Pass<'_> {
             self.unready,
             status.started_at.unwrap_or(self.now),
         );
-        let (name, movers) = (self.migration.name_any(), Movers::StartedWithOldAddress(told));
+        let (name, movers) = (self.migration.name_any(), started_with_old_address(told));
         let goes_back = self.goal == Side::Old;
         stalls::mark(memory, &name, residents, movers, &mut health, goes_back, self.now);
         let view = moves::View {
