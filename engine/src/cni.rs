@@ -1,8 +1,5 @@
 //! The CNI configuration directory: the files that the container runtime reads, and the file that it uses.
 
-mod attachment;
-
-pub use attachment::{Attachment, AttachmentError, PluginCall, deletion};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -82,11 +79,6 @@ impl CniDirectory {
     pub fn broken(&self) -> Option<&CniFile> {
         self.files.first().filter(|file| file.error.is_some())
     }
-
-    /// Files that belong to flannel: any plugin of type `flannel`.
-    pub fn flannel_files(&self) -> impl Iterator<Item = &CniFile> {
-        self.files.iter().filter(|file| file.is_flannel())
-    }
 }
 
 impl CniFile {
@@ -165,14 +157,9 @@ impl CniFile {
         Ok(())
     }
 
-    /// Whether a plugin of type `flannel` is in the chain.
-    pub fn is_flannel(&self) -> bool {
-        self.plugins.iter().any(|plugin| plugin == "flannel")
-    }
-
-    /// Whether a plugin of type `calico` is in the chain.
-    pub fn is_calico(&self) -> bool {
-        self.plugins.iter().any(|plugin| plugin == "calico")
+    /// Whether a plugin of this type is in the chain.
+    pub fn has_plugin(&self, plugin_type: &str) -> bool {
+        self.plugins.iter().any(|plugin| plugin == plugin_type)
     }
 }
 

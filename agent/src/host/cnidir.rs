@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use engine::cni::{Attachment, CniDirectory, Contents, LARGEST_FILE};
+use engine::cni::{CniDirectory, Contents, LARGEST_FILE};
+use flannel_to_calico::attachment::Attachment;
+use flannel_to_calico::cni::flannel_files;
 use runtime::error::chain;
 
 use super::files::{FileError, list_if_exists, read_if_exists, read_limited_if_exists};
@@ -44,8 +46,7 @@ pub fn files(folder: &Path) -> Result<Vec<(String, Contents)>, FileError> {
 
 /// Names of flannel's networks, under which host-local keeps leases: from the conflists, and the default of flannel's manifest.
 pub fn flannel_networks(directory: &CniDirectory) -> Vec<String> {
-    let mut names: Vec<String> = directory
-        .flannel_files()
+    let mut names: Vec<String> = flannel_files(directory)
         .filter_map(|file| file.network.clone())
         // A name is a folder below `networks`; other values would point outside of it.
         .filter(|name| !name.is_empty() && !name.contains('/') && name != "." && name != "..")

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use engine::cni::PluginCall;
+use flannel_to_calico::attachment::PluginCall;
 
 use super::program::{self, ProgramError};
 

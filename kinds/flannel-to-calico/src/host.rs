@@ -19,6 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub use step::{HostStep, Undo};
 
+use super::cni;
 use super::facts::HostFacts;
 use super::phase::{Goal, Phase};
 use super::settings::Settings;
@@ -305,8 +306,8 @@ fn attach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     // flannel's conflist must not be removed before Calico's can replace it: with an empty directory the node becomes
     // NotReady. The order of the two does not matter: the first file after the removal of flannel's files does.
     let folder = &facts.cni.path;
-    match facts.cni.files.iter().find(|file| !file.is_flannel()) {
-        Some(file) if file.error.is_none() && file.is_calico() => {}
+    match facts.cni.files.iter().find(|file| !cni::is_flannel(file)) {
+        Some(file) if file.error.is_none() && cni::is_calico(file) => {}
         Some(file) => {
             let problem = file
                 .error
@@ -327,7 +328,7 @@ fn attach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     if let Some(problem) = calico_device_problem(facts, settings) {
         return HostDecision::Wait(problem);
     }
-    match facts.cni.flannel_files().next() {
+    match cni::flannel_files(&facts.cni).next() {
         Some(file) => HostDecision::Run(HostStep::RemoveConflist(file.name.clone())),
         None => HostDecision::Settled,
     }

@@ -4,6 +4,7 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use std::path::Path;
 
+use super::cni;
 use super::facts::HostFacts;
 use super::host::{HostSettings, calico_device_problem, leftovers};
 use super::phase::{Goal, Phase};
@@ -192,7 +193,7 @@ fn cni_configuration(subject: Subject<'_>) -> Check {
         .iter()
         .filter_map(|file| Some(format!("{}: {}", file.name, file.error.as_ref()?)))
         .collect();
-    if winner.is_calico() && phase == Phase::Flannel && goal == Goal::Hold {
+    if cni::is_calico(winner) && phase == Phase::Flannel && goal == Goal::Hold {
         return Check::not_pass(
             name,
             Verdict::Fail,
@@ -205,7 +206,7 @@ fn cni_configuration(subject: Subject<'_>) -> Check {
             ),
         );
     }
-    if !winner.is_calico() && !winner.is_flannel() {
+    if !cni::is_calico(winner) && !cni::is_flannel(winner) {
         return Check::not_pass(
             name,
             Verdict::Fail,

@@ -1,8 +1,10 @@
 //! flannel VXLAN → Calico VXLAN.
 
 pub mod api;
+pub mod attachment;
 mod check_name;
 pub mod checks;
+pub mod cni;
 pub mod detect;
 pub mod document;
 pub mod facts;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
-use engine::cni::Attachment;
+use flannel_to_calico::attachment::Attachment;
 use flannel_to_calico::facts::{Bridge, DirectRoute, Found, LegacyPod, SubnetRoutes, VxlanDevice};
 use flannel_to_calico::host::{BRIDGE, CALICO_DEVICE, CALICO_DEVICE_V6, FLANNEL_DEVICES};
 use ipnet::{IpNet, Ipv6Net};

@@ -6,6 +6,7 @@ use addresses::{blocks, pool};
 use serde_json::Value;
 
 use super::CheckName;
+use crate::cni;
 use crate::detect::{NETWORK_LABEL, flannel_nodes};
 use crate::facts::ClusterFacts;
 use crate::settings::Settings;
@@ -287,7 +288,7 @@ fn conflist(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
         let Some(host) = facts.hosts.get(&node.name) else {
             continue;
         };
-        for file in host.cni.flannel_files().filter(|file| file.name.as_str() < name) {
+        for file in cni::flannel_files(&host.cni).filter(|file| file.name.as_str() < name) {
             report.fail(
                 "Node",
                 &node.name,

@@ -5,6 +5,7 @@ use ipnet::{IpNet, Ipv6Net};
 use super::CheckName;
 use super::network::hosts;
 use super::version::Version;
+use crate::cni;
 use crate::facts::{ClusterFacts, Found};
 use crate::flannel::SubnetEnvironment;
 use crate::settings::{Ipv6Settings, Settings};
@@ -191,7 +192,7 @@ fn conflist(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             );
             continue;
         };
-        if !winner.is_flannel() {
+        if !cni::is_flannel(winner) {
             report.fail(
                 "Node",
                 &node.name,

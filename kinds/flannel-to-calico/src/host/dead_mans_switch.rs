@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::HostSettings;
 use super::device::calico_device_problem;
 use super::phase::phase;
+use crate::cni;
 use crate::facts::HostFacts;
 use crate::phase::{Goal, Phase};
-use engine::cni::CniFile;
 
 /// `Orders` is what the agent has last been told. The agent keeps it for the time in which the API server does not answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -63,7 +63,7 @@ pub fn service(facts: &HostFacts, settings: &HostSettings) -> PodNetworkService 
 /// Whether new pods use Calico: its conflist is in use, its links are as configured, and calico-node (which the plugin needs)
 /// runs and has written to the host. calico-node writes to the host when it has read everything from its datastore.
 fn is_served_by_calico(facts: &HostFacts, settings: &HostSettings) -> bool {
-    facts.cni.winner().is_some_and(CniFile::is_calico)
+    facts.cni.winner().is_some_and(cni::is_calico)
         && calico_device_problem(facts, settings).is_none()
         && facts.calico.node_running
         && calico_has_written(facts)

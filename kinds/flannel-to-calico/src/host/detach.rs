@@ -5,6 +5,7 @@ use engine::words::{names, number};
 use super::device::flannel_devices;
 use super::step::describe_firewall_object;
 use super::{BRIDGE, HostDecision, HostSettings, HostStep, subnets};
+use crate::cni;
 use crate::facts::{Found, HostFacts};
 
 /// Leftovers of flannel on the host, one line each; empty if the host is clean.
@@ -22,7 +23,7 @@ pub fn leftovers(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
     for object in &facts.firewall {
         found.push(describe_firewall_object(object));
     }
-    for file in facts.cni.flannel_files() {
+    for file in cni::flannel_files(&facts.cni) {
         found.push(format!("file {}/{}", facts.cni.path, file.name));
     }
     if !facts.subnet_environment.is_absent() {

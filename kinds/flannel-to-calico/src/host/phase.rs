@@ -2,6 +2,7 @@
 
 use super::device::{calico_device_problem, flannel_devices};
 use super::{CALICO_DEVICE, HostSettings};
+use crate::cni;
 use crate::facts::HostFacts;
 use crate::phase::Phase;
 
@@ -14,9 +15,9 @@ pub fn phase(facts: &HostFacts, settings: &HostSettings) -> Phase {
     if flannel_devices(facts, settings).next().is_some() {
         return Phase::Held;
     }
-    let calico_wins = facts.cni.winner().is_some_and(engine::cni::CniFile::is_calico);
+    let calico_wins = facts.cni.winner().is_some_and(cni::is_calico);
     let calico_alone = calico_wins
-        && facts.cni.flannel_files().next().is_none()
+        && cni::flannel_files(&facts.cni).next().is_none()
         && calico_device_problem(facts, settings).is_none();
     let old_pods_served = !facts.bridge.is_absent()
         || !facts.firewall.is_empty()

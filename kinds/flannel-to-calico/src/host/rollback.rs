@@ -5,8 +5,8 @@
 use super::dead_mans_switch::calico_has_written;
 use super::in_place::two_tunnels;
 use super::{HostDecision, HostSettings, HostStep, JournalState};
+use crate::cni;
 use crate::facts::HostFacts;
-use engine::cni::CniFile;
 use engine::words::names;
 
 /// The next change of the rollback.
@@ -21,9 +21,9 @@ pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Jo
     }
     // While the label of the Node may still be `calico`, install-cni may write Calico's conflist again: new pods must not use
     // it.
-    let late = facts.cni.files.iter().find(|file| CniFile::is_calico(file));
+    let late = facts.cni.files.iter().find(|file| cni::is_calico(file));
     if let Some(file) =
-        late.filter(|_| remembered.without_coordinator && facts.cni.flannel_files().next().is_some())
+        late.filter(|_| remembered.without_coordinator && cni::flannel_files(&facts.cni).next().is_some())
     {
         return HostDecision::Run(HostStep::RemoveCalicoConflist(file.name.clone()));
     }
@@ -53,7 +53,7 @@ pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Jo
     // The CNI directory first: then new pods wait, and Calico's running pods can still be deleted.
     match first {
         HostStep::RestoreConflist(_) => return HostDecision::Run(first.clone()),
-        HostStep::RemoveCalicoConflist(_) if facts.cni.flannel_files().next().is_some() => {
+        HostStep::RemoveCalicoConflist(_) if cni::flannel_files(&facts.cni).next().is_some() => {
             return HostDecision::Run(first.clone());
         }
         HostStep::RemoveCalicoConflist(name) => {
@@ -115,7 +115,7 @@ fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) ->
         .cni
         .files
         .iter()
-        .filter(|file| CniFile::is_calico(file))
+        .filter(|file| cni::is_calico(file))
         .map(|file| HostStep::RemoveCalicoConflist(file.name.clone()));
     let firewall = facts
         .calico

@@ -11,7 +11,6 @@ use crate::facts::{
 };
 use crate::fixture::{device, folder, settings};
 use crate::flannel::SubnetEnvironment;
-use engine::cni::CniFile;
 
 const GOALS: [Goal; 6] = [
     Goal::Hold,
@@ -372,9 +371,9 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
                 .cni
                 .winner()
                 .expect("with an empty directory the node becomes NotReady");
-            assert!(winner.is_calico() || winner.is_flannel(), "{winner:?}");
+            assert!(cni::is_calico(winner) || cni::is_flannel(winner), "{winner:?}");
             assert!(
-                after.cni.files.iter().any(CniFile::is_calico),
+                after.cni.files.iter().any(cni::is_calico),
                 "Calico's conflist must exist first"
             );
             assert!(name.contains("flannel"), "{name} is not flannel's");

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context, Result};
 use engine::cni::CniDirectory;
+use flannel_to_calico::cni;
 use flannel_to_calico::facts::{
     Bridge, CalicoObjects, FirewallBackend, FirewallObject, Found, HostFacts, LegacyPod, ReversePathFilter,
     VxlanDevice,
@@ -171,11 +172,7 @@ impl Host {
 
     /// The network of a new pod. kwok runs pods that would wait for a network: they get the next network.
     fn attaches(&self) -> Attached {
-        let flannels = self
-            .facts
-            .cni
-            .winner()
-            .is_some_and(engine::cni::CniFile::is_flannel);
+        let flannels = self.facts.cni.winner().is_some_and(cni::is_flannel);
         if flannels && !self.facts.subnet_environment.is_absent() {
             Attached::ToFlannel
         } else {
@@ -236,7 +233,7 @@ impl Host {
     /// The installer writes the conflist, and Felix creates its device if it has none.
     fn start_calico(&mut self) {
         let mut files = vec![CALICO_CONFLIST];
-        if self.facts.cni.flannel_files().next().is_some() {
+        if cni::flannel_files(&self.facts.cni).next().is_some() {
             files.push(FLANNEL_CONFLIST);
         }
         self.facts.cni = conflists(&files);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::Saved;
 use super::error::ApplyError;
-use engine::cni::{PluginCall, deletion};
+use flannel_to_calico::attachment::{PluginCall, deletion};
 use flannel_to_calico::host::BRIDGE;
 
 use crate::host::netlink::{Netlink, NetlinkError, Renamed};

@@ -1,6 +1,6 @@
 //! Errors of steps.
 
-use engine::cni::AttachmentError;
+use flannel_to_calico::attachment::AttachmentError;
 use flannel_to_calico::host::BRIDGE;
 use thiserror::Error;
 

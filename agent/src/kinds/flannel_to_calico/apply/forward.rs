@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use engine::cni::deletion;
+use flannel_to_calico::attachment::deletion;
 use flannel_to_calico::host::{BRIDGE, HostStep};
 use ipnet::{IpNet, Ipv6Net};
 

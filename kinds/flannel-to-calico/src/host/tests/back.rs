@@ -119,7 +119,7 @@ fn assert_safe_back(step: &HostStep, facts: &HostFacts) {
     );
     match step {
         HostStep::RemoveCalicoConflist(_) => assert!(
-            facts.cni.files.iter().any(CniFile::is_flannel),
+            facts.cni.files.iter().any(cni::is_flannel),
             "with an empty directory the node becomes NotReady"
         ),
         HostStep::UnrouteLegacyPods => {
