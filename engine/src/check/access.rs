@@ -43,31 +43,36 @@ pub fn malformed<'facts>(
     report.finish("every object that was read", "understood")
 }
 
-/// The needed permissions; `answers` has the answers of the API server by [`Permission::key`].
+/// The folder with the roles that most kinds need.
+pub const BASE_ROLES: &str = "deploy/base";
+
+/// The needed permissions; `answers` has the answers of the API server by [`Permission::key`], and `roles` names the folders with
+/// the coordinator's roles.
 pub fn permissions(
     name: impl Into<&'static str>,
     needed: &[Permission],
     answers: &BTreeMap<String, bool>,
+    roles: &str,
 ) -> Vec<Check> {
     let mut report = Report::new(name);
+    let fix = format!("apply the coordinator's roles again ({roles}), and check other authorizers (webhook)");
     for key in needed.iter().map(Permission::key) {
         match answers.get(&key) {
             Some(true) => {}
             Some(false) => report.fail(
                 "permission",
                 key,
-                Finding::new(
-                    "",
-                    "denied by the API server",
-                    "allowed",
-                    "apply the coordinator's roles again (deploy/base; for calicoDatastore also deploy/calico-datastore), and \
-                     check other authorizers (webhook)",
-                ),
+                Finding::new("", "denied by the API server", "allowed", &fix),
             ),
             None => report.unknown(
                 "permission",
                 key,
-                Finding::new("", "no answer", "an answer of the API server", "see the coordinator's log"),
+                Finding::new(
+                    "",
+                    "no answer",
+                    "an answer of the API server",
+                    "see the coordinator's log",
+                ),
             ),
         }
     }

@@ -159,6 +159,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
             CheckName::Permissions,
             &permissions(&facts.datastore),
             &facts.permissions,
+            access::BASE_ROLES,
         ),
         policies::policies(CheckName::AdmissionPolicies, &facts.policies),
         datastore::check(settings, facts),

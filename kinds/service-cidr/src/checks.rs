@@ -129,7 +129,12 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
             facts.nodes.values(),
             &facts.pods,
         ),
-        access::permissions(CheckName::Permissions, &PERMISSIONS, &facts.permissions),
+        access::permissions(
+            CheckName::Permissions,
+            &PERMISSIONS,
+            &facts.permissions,
+            access::BASE_ROLES,
+        ),
         policies::policies(CheckName::AdmissionPolicies, &facts.policies),
         api_servers::check(settings, facts),
         hosts::check(settings, facts),

@@ -110,6 +110,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
             CheckName::Permissions,
             &[&PERMISSIONS[..], &OWN_NAMESPACE_PERMISSIONS].concat(),
             &facts.permissions,
+            "deploy/base and deploy/calico-datastore",
         ),
         policies::policies(CheckName::AdmissionPolicies, &facts.policies),
         calico::check(settings, facts),

@@ -13,7 +13,12 @@ pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
             facts.nodes.values(),
             &facts.pods,
         ),
-        access::permissions(CheckName::Permissions, &PERMISSIONS, &facts.permissions),
+        access::permissions(
+            CheckName::Permissions,
+            &PERMISSIONS,
+            &facts.permissions,
+            access::BASE_ROLES,
+        ),
         policies::policies(CheckName::AdmissionPolicies, &facts.policies),
     ]
     .concat()
@@ -109,7 +114,12 @@ mod tests {
         facts
             .permissions
             .extend(answer.map(|answer| ("delete daemonsets.apps".to_owned(), answer)));
-        let checks = access::permissions(CheckName::Permissions, &PERMISSIONS, &facts.permissions);
+        let checks = access::permissions(
+            CheckName::Permissions,
+            &PERMISSIONS,
+            &facts.permissions,
+            access::BASE_ROLES,
+        );
         assert_eq!(verdicts(&checks), [("Permissions", expected)]);
         assert_eq!(checks[0].object, "permission delete daemonsets.apps");
     }
