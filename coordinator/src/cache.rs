@@ -1,5 +1,6 @@
 //! Watched objects: a store for every resource that a decision reads, and a signal for each change.
 
+use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Deref;
@@ -18,9 +19,9 @@ use tokio::task::JoinSet;
 
 use crate::facts::workloads::daemon_set;
 use crate::guarded::NodeMigrations;
+use crate::kind_stores::{KindStore, KindStores};
 use crate::lenient::plain;
 use crate::pod_index::PodStore;
-use crate::service_index::{Index, ServiceStore};
 use crate::store::{Store, Stored};
 use crate::watches::Watches;
 use crate::workload_store::WorkloadStore;
@@ -28,8 +29,8 @@ use crate::workload_store::WorkloadStore;
 /// Watches that only some kinds of Migration need. A watch starts when its objects are first read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OptionalWatches {
-    /// Services and their `EndpointSlices`.
-    pub services: bool,
+    /// The store that only this kind has, by its type.
+    pub of_kind: Option<TypeId>,
     /// Deployments, `ReplicaSets` and `StatefulSets`.
     pub workloads: bool,
 }
@@ -56,10 +57,10 @@ pub struct Stores {
     pub daemon_sets: Store<DaemonSet>,
     /// `PodDisruptionBudget`s of every namespace.
     pub budgets: Store<PodDisruptionBudget>,
-    /// Services of every namespace, watched while a Migration needs them: see [`Cache::services`].
-    pub services: ServiceStore,
     /// Workloads that recreate pods, watched while a Migration needs them: see [`Cache::workloads`].
     pub workloads: WorkloadStore,
+    /// Stores that one kind has: see [`Cache::of_kind`].
+    pub kinds: KindStores,
 }
 
 impl Deref for Cache {
@@ -101,8 +102,8 @@ impl Cache {
             pods,
             daemon_sets: watches.store("DaemonSet"),
             budgets: watches.store("PodDisruptionBudget"),
-            services: ServiceStore::default(),
             workloads: WorkloadStore::default(),
+            kinds: KindStores::default(),
         };
         Self { stores, changed }
     }
@@ -127,9 +128,14 @@ impl Cache {
         );
     }
 
-    /// Every Service, watched from now on until [`ServiceStore::stop`]; `None` until the first lists are complete.
-    pub async fn services(&self, client: &Client) -> Option<Arc<Index>> {
-        self.stores.services.index(client, &self.changed).await
+    /// The store of this type, which only one kind has.
+    pub(crate) fn of_kind<S: KindStore + Clone + Default>(&self) -> S {
+        self.kinds.of()
+    }
+
+    /// The signal that starts the next pass.
+    pub(crate) fn signal(&self) -> &Arc<Notify> {
+        &self.changed
     }
 
     /// Every workload that recreates pods, watched from now on until `WorkloadStore::stop`; `None` until the first lists are
@@ -148,9 +154,7 @@ impl Cache {
 
     /// Ends watches that only some kinds of Migration need, except these.
     pub fn keep_watches(&self, needed: OptionalWatches) {
-        if !needed.services {
-            self.services.stop();
-        }
+        self.kinds.stop_except(needed.of_kind);
         if !needed.workloads {
             self.stores.workloads.stop();
         }

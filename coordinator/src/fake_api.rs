@@ -23,11 +23,12 @@ use crate::fake_json_patch;
 use crate::fake_lists::page;
 use crate::fake_schema::{unknown_fields, without};
 use crate::guarded::NodeMigrations;
+use crate::kind_stores::KindStores;
+use crate::kinds::service_cidr::service_index::ServiceStore;
 use crate::lenient::Lenient;
 use crate::metrics::Metrics;
 use crate::obstacles::Obstacles;
 use crate::pod_index::PodStore;
-use crate::service_index::ServiceStore;
 use crate::store::{Store, Stored};
 use crate::words::MessagePace;
 use crate::workload_store::WorkloadStore;
@@ -385,6 +386,11 @@ impl FakeApi {
 
     /// Stores in the state that watches would have filled.
     pub fn cache(&self) -> Cache {
+        let kinds = KindStores::default();
+        kinds.put(ServiceStore::of(
+            self.objects("/api/v1/namespaces/*/services/"),
+            self.objects("/apis/discovery.k8s.io/v1/namespaces/*/endpointslices/"),
+        ));
         Cache::of(Stores {
             migrations: self.store("/apis/replumb.dev/v1alpha1/migrations/"),
             node_migrations: NodeMigrations::in_store(
@@ -397,15 +403,12 @@ impl FakeApi {
             ),
             daemon_sets: self.store("/apis/apps/v1/namespaces/*/daemonsets/"),
             budgets: self.store("/apis/policy/v1/namespaces/*/poddisruptionbudgets/"),
-            services: ServiceStore::of(
-                self.objects("/api/v1/namespaces/*/services/"),
-                self.objects("/apis/discovery.k8s.io/v1/namespaces/*/endpointslices/"),
-            ),
             workloads: WorkloadStore::of(
                 self.objects("/apis/apps/v1/namespaces/*/deployments/"),
                 self.objects("/apis/apps/v1/namespaces/*/statefulsets/"),
                 self.objects("/apis/apps/v1/namespaces/*/replicasets/"),
             ),
+            kinds,
         })
     }
 

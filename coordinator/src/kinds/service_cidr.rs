@@ -25,11 +25,13 @@ mod read_cache;
 mod report;
 #[cfg(test)]
 mod scenarios;
+pub mod service_index;
 pub mod view;
 pub mod whole_objects;
 
 pub use read_cache::ExchangeTimes;
 
+use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -51,6 +53,7 @@ use service_cidr::facts::ClusterFacts;
 use service_cidr::settings::Settings;
 use service_cidr::side::Side;
 
+use self::service_index::ServiceStore;
 use crate::cache::{Cache, OptionalWatches};
 use crate::context::Context;
 use crate::kind::Kind;
@@ -138,7 +141,7 @@ impl Kind for ServiceCidr {
 
     fn watches(&self) -> OptionalWatches {
         OptionalWatches {
-            services: true,
+            of_kind: Some(TypeId::of::<ServiceStore>()),
             workloads: true,
         }
     }

@@ -13,6 +13,7 @@ use service_cidr::step::Stage;
 
 use super::objects::{all_ranges, api_version};
 use super::pass::{Pass, direction};
+use super::service_index::ServiceStore;
 use super::{ReadCache, adopt, assigned_addresses, report};
 use crate::cache::Cache;
 use crate::context::Context;
@@ -59,7 +60,8 @@ pub async fn advance(
         wait(status, WaitReason::ServiceRanges, message.to_owned());
         return Ok(());
     };
-    let Some(index) = cache.services(&context.watching).await else {
+    let services = cache.of_kind::<ServiceStore>();
+    let Some(index) = services.index(&context.watching, cache.signal()).await else {
         wait(status, WaitReason::RequestRefused, report::NOT_LISTED.to_owned());
         return Ok(());
     };

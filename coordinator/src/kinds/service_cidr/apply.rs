@@ -26,6 +26,7 @@ use super::assigned_addresses;
 use super::objects::{create_range, delete_range};
 use super::observed::{Seen, Subject};
 use super::pass::Pass;
+use super::service_index::ServiceStore;
 use crate::evict::evict;
 use crate::memory::Memory;
 use crate::staged;
@@ -143,7 +144,7 @@ impl StepExecutor<'_> {
         memory: &mut Memory,
     ) -> Result<String, WriteError> {
         self.begin(steps, memory).await?;
-        let store = &self.pass.cache.services;
+        let store = self.pass.cache.of_kind::<ServiceStore>();
         let stored: Mutex<Vec<Value>> = Mutex::default();
         let exchange = Exchange {
             client: &self.pass.context.client,

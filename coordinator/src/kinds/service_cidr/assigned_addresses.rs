@@ -11,9 +11,9 @@ use kube::Client;
 use service_cidr::assignment::{self, AssignedAddresses, Assignment, AssignmentInputs};
 use service_cidr::side::{Side, Sides};
 
+use super::service_index::{Index, name_of};
 use crate::context::Context;
 use crate::records::{Content, Records};
-use crate::service_index::{Index, name_of};
 use crate::write::WriteError;
 
 /// The recorded book. `written_in_status` is the book in the status, by an earlier version: an entry of a record for the same

@@ -10,8 +10,8 @@ use service_cidr::exchange::{Role, View};
 use service_cidr::objects::Spare;
 use service_cidr::side::{Side, Sides};
 
+use super::service_index::{Index, Name, Slice};
 use super::whole_objects::Whole;
-use crate::service_index::{Index, Name, Slice};
 
 /// One Service that exchanges its address, or has exchanged it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,9 +10,9 @@ use service_cidr::assignment::Assignment;
 use service_cidr::ranges::ServiceCidr as Range;
 use service_cidr::side::Side;
 
+use super::service_index::Index;
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::service_index::Index;
 use crate::snapshot::Snapshot;
 
 /// The inputs of one pass.

@@ -16,6 +16,7 @@ use super::kept_decisions::Decided;
 use super::knowledge::Confirmed;
 use super::lagging::Lagging;
 use super::question::Expected;
+use super::service_index::{Index, name_of};
 use super::whole_objects::Whole;
 use super::{api_servers, mentions};
 use crate::cache::Cache;
@@ -23,7 +24,6 @@ use crate::context::Context;
 use crate::kind_memory::KindMemory;
 use crate::read_cache::{CachedRead, Pace, refresh};
 use crate::read_error::ReadError;
-use crate::service_index::{Index, name_of};
 use crate::since::Since;
 
 /// The last reads with their times, and what follows from them.

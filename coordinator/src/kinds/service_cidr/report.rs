@@ -10,7 +10,7 @@ use service_cidr::ranges::joined;
 use service_cidr::side::Side;
 use service_cidr::step::Stage;
 
-use crate::service_index::Index;
+use super::service_index::Index;
 
 /// The message while Services are not listed.
 pub const NOT_LISTED: &str = "Services and EndpointSlices are not listed yet: the watches have not delivered all of them. The coordinator \

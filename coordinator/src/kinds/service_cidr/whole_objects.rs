@@ -9,8 +9,8 @@ use service_cidr::exchange::Role;
 use service_cidr::objects::helper_name;
 
 use super::objects::{get_service, get_slice};
+use super::service_index::{Index, Name, ServiceStore};
 use crate::read_error::ReadError;
-use crate::service_index::{Index, Name, ServiceStore};
 
 /// Number of concurrent reads.
 const AT_ONCE: usize = 16;

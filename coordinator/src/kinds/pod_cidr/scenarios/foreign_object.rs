@@ -16,6 +16,7 @@ use super::fixture::{
 use super::{assert_gone, desire, until_closed};
 use crate::failure::Failure as _;
 use crate::fake_api::FakeApi;
+use crate::kinds::service_cidr::service_index::ServiceStore;
 use crate::memory::Memory;
 use crate::pass::pass;
 use crate::read;
@@ -569,7 +570,8 @@ async fn malformed_times_delay_nothing(#[case] is_back: bool) {
     });
     assert_eq!(policies.await.unwrap(), ["odd"]);
     let service = ("shop".to_owned(), "odd".to_owned());
-    let services = cache.services(&context.client).await.unwrap();
+    let services = cache.of_kind::<ServiceStore>();
+    let services = services.index(&context.client, cache.signal()).await.unwrap();
     assert!(services.service(&service).is_some() && services.is_served(&service));
     assert!(
         cache

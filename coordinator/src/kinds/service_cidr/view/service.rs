@@ -13,7 +13,7 @@ use service_cidr::objects::{self, BridgeFacts, Objects, helper_name};
 use service_cidr::side::{Side, Sides};
 
 use super::super::observed::{Observed, Seen, Subject};
-use crate::service_index::Slice;
+use super::super::service_index::Slice;
 
 /// Facts besides the Service and its helpers.
 pub struct Around<'pass> {

@@ -24,11 +24,11 @@ use super::super::knowledge::{Asking, Knowledge, Known, RulesOf};
 use super::super::observed::{Observed, Seen, Subject};
 use super::super::pass::Pass;
 use super::super::read_cache::ReadCache;
+use super::super::service_index::name_of;
 use super::super::services_at_once;
 use super::service::{Around, observe};
 use crate::memory::Memory;
 use crate::read_error::ReadError;
-use crate::service_index::name_of;
 
 /// Most Services that are observed in one pass.
 const MOST_OBSERVED: usize = 512;
@@ -85,7 +85,7 @@ impl Pass<'_> {
             let names = window.iter().map(|index| listed[*index].name.clone());
             reads
                 .whole
-                .read(&self.context.client, &self.cache.services, self.index, names)
+                .read(&self.context.client, &self.cache.of_kind(), self.index, names)
                 .await?;
             let observed = Observed {
                 index: self.index,

@@ -19,9 +19,9 @@ use service_cidr::side::{Side, Sides};
 use super::super::super::observed::Subject;
 use super::super::super::pass::Pass;
 use super::super::super::read_cache::{ExchangeTimes, ReadCache};
+use super::super::super::service_index::{Name, name_of};
 use super::super::super::whole_objects::names;
 use crate::obstacles::refusal;
-use crate::service_index::{Name, name_of};
 
 /// Most bytes of slices of one Service that are copied: some 3 000 endpoints. The owner decides how many there are.
 const MOST_COPIED: usize = 1 << 20;

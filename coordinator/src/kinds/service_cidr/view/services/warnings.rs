@@ -11,7 +11,7 @@ use service_cidr::side::Side;
 
 use super::super::super::pass::Pass;
 use super::super::super::read_cache::ExchangeTimes;
-use crate::service_index::name_of;
+use super::super::super::service_index::name_of;
 
 /// Number of late Services in one namespace from which a warning says why the migration takes longer.
 const CROWD: usize = 100;

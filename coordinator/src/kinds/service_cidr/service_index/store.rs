@@ -13,6 +13,7 @@ use service_cidr::entry::Entry;
 use tokio::sync::{Notify, watch};
 
 use super::{Index, Name, Slice};
+use crate::kind_stores::KindStore;
 use crate::lenient::plain;
 use crate::watches::{OnDemand, first_lists};
 
@@ -116,6 +117,16 @@ fn slice_name(slice: &EndpointSlice) -> Name {
     )
 }
 
+impl KindStore for ServiceStore {
+    fn stop(&self) {
+        if self.0.watches.stop() {
+            *self.state() = State::default();
+            self.0.filled.services.send_replace(false);
+            self.0.filled.slices.send_replace(false);
+        }
+    }
+}
+
 impl ServiceStore {
     /// A store with these Services and slices.
     pub fn of(
@@ -148,15 +159,6 @@ impl ServiceStore {
             });
         first_lists(&[&filled.services, &filled.slices]).await?;
         Some(Arc::clone(&self.state().index))
-    }
-
-    /// Stops the watches and drops their content: no Migration needs them any more, or another process leads.
-    pub fn stop(&self) {
-        if self.0.watches.stop() {
-            *self.state() = State::default();
-            self.0.filled.services.send_replace(false);
-            self.0.filled.slices.send_replace(false);
-        }
     }
 
     /// Stores a Service that this process has read or written.
