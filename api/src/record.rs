@@ -107,6 +107,42 @@ impl RecordContent {
     }
 }
 
+/// The value of the field of a record that its content is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Actions of a plan.
+    Actions(Vec<Action>),
+    /// Services with their addresses.
+    Services(Vec<ServiceRecord>),
+    /// Ports that agents check.
+    ExpectedPorts(Question),
+    /// A part of the text of a key.
+    Text(String, String),
+}
+
+impl MigrationRecordSpec {
+    /// One part of this content.
+    pub fn new(migration: String, holds: RecordContent, part: u32, content: Content) -> Self {
+        let mut spec = Self {
+            migration,
+            content: holds,
+            part,
+            actions: Vec::new(),
+            services: Vec::new(),
+            expected_ports: None,
+            key: String::new(),
+            text: String::new(),
+        };
+        match content {
+            Content::Actions(actions) => spec.actions = actions,
+            Content::Services(services) => spec.services = services,
+            Content::ExpectedPorts(question) => spec.expected_ports = Some(question),
+            Content::Text(key, text) => (spec.key, spec.text) = (key, text),
+        }
+        spec
+    }
+}
+
 /// `ServiceRecord` are the addresses of one Service that change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

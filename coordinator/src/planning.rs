@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::migration::{Desired, MigrationPhase, Plan};
-use api::record::{MAX_BYTES, RecordContent, parts};
+use api::record::{Content, MAX_BYTES, RecordContent, parts};
 use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::{Check, fit_checks};
 use engine::decision::WaitReason;
@@ -22,7 +22,7 @@ use crate::kind::Kind;
 use crate::memory::Memory;
 use crate::node_migrations::update_spec;
 use crate::pass_error::PassError;
-use crate::records::{self, Content};
+use crate::records;
 use crate::unused_fields;
 use crate::waits::{is_written, report_refusals, wait};
 use crate::write::WriteError;

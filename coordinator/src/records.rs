@@ -3,13 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use api::record::{self, MAX_BYTES, RecordContent, ServiceRecord};
+use api::record::{self, Content, MAX_BYTES, RecordContent};
 use api::{Migration, MigrationRecord, MigrationRecordSpec, names};
-use engine::document::Action;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use service_cidr::host::Question;
 
 use crate::own_pods;
 use crate::read_error::ReadError;
@@ -21,19 +19,6 @@ pub struct Records {
     /// UID of the Migration whose records were read; `None` before.
     read_of: Option<String>,
     found: BTreeMap<(RecordContent, u32), MigrationRecord>,
-}
-
-/// Content of one record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// Actions of a plan.
-    Actions(Vec<Action>),
-    /// Services with their addresses.
-    Services(Vec<ServiceRecord>),
-    /// Ports that agents check.
-    ExpectedPorts(Question),
-    /// A part of the text of a key.
-    Text(String, String),
 }
 
 impl Records {
@@ -104,7 +89,7 @@ impl Records {
     ) -> Result<(), WriteError> {
         let mut count = 0;
         for content in parts {
-            let spec = spec(migration, holds, count, content);
+            let spec = MigrationRecordSpec::new(migration.name_any(), holds, count, content);
             self.write_one(client, migration, spec).await?;
             count += 1;
         }
@@ -186,26 +171,6 @@ async fn delete(api: &Api<MigrationRecord>, record: &MigrationRecord) -> Result<
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         Err(source) => Err(WriteError::of("deleting", describe(record), source)),
     }
-}
-
-fn spec(migration: &Migration, holds: RecordContent, part: u32, content: Content) -> MigrationRecordSpec {
-    let mut spec = MigrationRecordSpec {
-        migration: migration.name_any(),
-        content: holds,
-        part,
-        actions: Vec::new(),
-        services: Vec::new(),
-        expected_ports: None,
-        key: String::new(),
-        text: String::new(),
-    };
-    match content {
-        Content::Actions(actions) => spec.actions = actions,
-        Content::Services(services) => spec.services = services,
-        Content::ExpectedPorts(question) => spec.expected_ports = Some(question),
-        Content::Text(key, text) => (spec.key, spec.text) = (key, text),
-    }
-    spec
 }
 
 /// Most bytes in a status of one value of the previous state.

@@ -17,11 +17,11 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use api::migration::{Desired, MigrationPhase};
-use api::record::RecordContent;
+use api::record::{Content, RecordContent};
 use api::{Migration, MigrationSpec, MigrationStatus, NodeMigration, names};
 use coordinator::clock::Moment;
 use coordinator::lease::Candidate;
-use coordinator::records::{Content, Records};
+use coordinator::records::Records;
 use engine::document::{Action, Document, NodeActions};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::Migration;
 use api::migration::ServiceCidrStatus;
-use api::record::{self, MAX_BYTES, MigrationRecordSpec, RecordContent, ServiceRecord, bytes};
+use api::record::{self, Content, MAX_BYTES, MigrationRecordSpec, RecordContent, ServiceRecord, bytes};
 use crash_point::Edge;
 use kube::Client;
 use service_cidr::assignment::{self, AssignedAddresses, Assignment, AssignmentInputs};
@@ -13,7 +13,7 @@ use service_cidr::side::{Side, Sides};
 
 use super::service_index::{Index, name_of};
 use crate::context::Context;
-use crate::records::{Content, Records};
+use crate::records::Records;
 use crate::write::WriteError;
 
 /// The recorded book. `written_in_status` is the book in the status, by an earlier version: an entry of a record for the same

@@ -118,6 +118,7 @@ impl Expected {
 
 #[cfg(test)]
 mod tests {
+    use api::record::Content;
     use service_cidr::host::ServicePort;
 
     use super::*;
@@ -188,16 +189,12 @@ mod tests {
             ports: ports(&[80, 81]),
         };
         let digest = question.digest();
-        let record = MigrationRecordSpec {
-            migration: "m".to_owned(),
-            content: RecordContent::ExpectedPorts,
-            part: 0,
-            actions: Vec::new(),
-            services: Vec::new(),
-            expected_ports: Some(question),
-            key: String::new(),
-            text: String::new(),
-        };
+        let record = MigrationRecordSpec::new(
+            "m".to_owned(),
+            RecordContent::ExpectedPorts,
+            0,
+            Content::ExpectedPorts(question),
+        );
         let mut expected = Expected::default();
         assert!(expected.is_of(None) && !expected.is_of(Some(&digest)));
         expected.resume([&record].into_iter());

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use api::MigrationStatus;
 use api::migration::ServiceCidrStatus;
-use api::record::RecordContent;
+use api::record::{Content, RecordContent};
 use engine::decision::{Wait, WaitReason};
 use engine::words::names;
 use ipnet::IpNet;
@@ -39,7 +39,6 @@ use crate::facts;
 use crate::memory::Memory;
 use crate::pass_error::PassError;
 use crate::read_cache::Pace;
-use crate::records::Content;
 use crate::staged::Gate;
 use crate::write::WriteError;
 
