@@ -17,7 +17,7 @@ use agent::traffic::hub::Hub;
 use agent::turn::Agent;
 use anyhow::Context as _;
 use clap::Parser;
-use flannel_to_calico::settings::defaults::CNI_CONFIGURATION_DIRECTORY;
+use engine::cni::CONFIGURATION_DIRECTORY;
 use kube::{Api, Config};
 use runtime::admin;
 use runtime::client::{Limit, Observer as ClientObserver};
@@ -159,7 +159,7 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
             flannel: flannel_dir,
             cni_state: cni_state_dir,
             // Observed until the settings of a Migration name another folder.
-            cni_configuration: CNI_CONFIGURATION_DIRECTORY.into(),
+            cni_configuration: CONFIGURATION_DIRECTORY.into(),
             cni_plugins: cni_plugins_dir,
             sysctl: sysctl_dir,
         },

@@ -457,6 +457,60 @@ fn a_kind_touches_its_folders_and_one_line_in_each_registry() {
     );
 }
 
+/// Folders with the code that is the same for every kind, without the registries `kinds.rs` and the folders `kinds/`. The kernel
+/// code in `agent/src/host/` works with the types of the kinds.
+const SHARED: [&str; 6] = [
+    "engine/src",
+    "calico/src",
+    "runtime/src",
+    "listening/src",
+    "coordinator/src",
+    "agent/src",
+];
+
+/// The names of every kind: its type, its crate, its field in the API and its folder.
+fn names_of_kinds() -> Vec<[&'static str; 4]> {
+    macro_rules! names {
+        ($($(#[cfg($($cfg:tt)*)])? $kind:ident $crate_name:ident $api_field:literal $folder:literal,)+) => {
+            vec![$([stringify!($kind), stringify!($crate_name), $api_field, $folder],)+]
+        };
+    }
+    api::for_each_kind!(names)
+}
+
+#[test]
+fn only_registries_and_folders_of_kinds_name_a_kind() {
+    let kinds = names_of_kinds();
+    assert_eq!(kinds.len(), 5, "four kinds, and the example");
+    let mut found = Vec::new();
+    for folder in SHARED {
+        let folder = root().join(folder);
+        for (path, text) in sources(&folder) {
+            let within = path.strip_prefix(&folder).unwrap();
+            if ["kinds", "kinds.rs", "host"]
+                .iter()
+                .any(|name| within.starts_with(name))
+            {
+                continue;
+            }
+            for (number, line) in text.lines().enumerate() {
+                // The field of Kubernetes' Node.
+                let line = line.replace("spec.pod_cidr.", "");
+                // The names of the example are words of plain English.
+                let mut names = kinds.iter().filter(|names| names[1] != "example").flatten();
+                if let Some(name) = names.find(|name| has(&line, name)) {
+                    found.push(format!("{}:{}: {name}", path.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "move what one kind needs to its folder, or let the kind pass it as data:\n{}",
+        found.join("\n")
+    );
+}
+
 #[test]
 fn the_front_page_of_rustdoc_has_every_crate_except_new_kinds() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();

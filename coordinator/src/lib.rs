@@ -1,7 +1,7 @@
 //! The coordinator: sets goals, evicts, labels, and owns the cluster-wide objects.
 //!
-//! [`pass`] chooses the active Migration, `lifecycle` drives it for every kind, and [`flannel_to_calico`] is one kind. The other
-//! modules are shared by the kinds.
+//! [`pass`] chooses the active Migration, `lifecycle` drives it for every kind, and [`kinds`] has a folder for each kind. The
+//! other modules are shared by the kinds.
 
 pub mod args;
 mod bounds;

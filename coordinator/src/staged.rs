@@ -1,7 +1,7 @@
 //! What the kinds with stages share in a pass: the gate before a step, the outcome of a decision, the history of stages, the end.
 //!
 //! A pass of such a kind is: observe → view → decide (pure, in the crate of the kind) → apply one step → report. A kind writes
-//! its own `observe`, `view` and `apply`; the other parts are here. `flannelToCalico`, a rollout by node, shares the end.
+//! its own `observe`, `view` and `apply`; the other parts are here. A rollout by node shares the end.
 
 use std::collections::BTreeMap;
 

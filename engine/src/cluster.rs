@@ -129,7 +129,7 @@ pub fn silent_nodes<Host>(nodes: &BTreeMap<String, Node>, hosts: &BTreeMap<Strin
 
 impl Node {
     /// The first IPv4 range of `spec.podCIDRs`; `None` when missing or malformed.
-    pub fn pod_cidr(&self) -> Option<Ipv4Net> {
+    pub fn ipv4_pod_range(&self) -> Option<Ipv4Net> {
         self.pod_cidrs.iter().find_map(|text| text.parse().ok())
     }
 

@@ -6,6 +6,8 @@ use serde_json::{Map, Value};
 
 use crate::go_json;
 
+/// The configuration directory that runtimes read unless another one is configured.
+pub const CONFIGURATION_DIRECTORY: &str = "/etc/cni/net.d";
 /// Name endings of the files that runtimes read.
 const ENDINGS: [&str; 3] = [".conf", ".conflist", ".json"];
 /// The largest file that containerd reads, in bytes.

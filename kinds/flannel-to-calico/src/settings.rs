@@ -180,7 +180,7 @@ pub mod defaults {
     /// `DEFAULT_IPPOOL_SIZE_V6`.
     pub const IPV6_POOL_BLOCK_SIZE: u8 = 122;
     /// `CNI_CONFIG_DIR`.
-    pub const CNI_CONFIGURATION_DIRECTORY: &str = "/etc/cni/net.d";
+    pub const CNI_CONFIGURATION_DIRECTORY: &str = engine::cni::CONFIGURATION_DIRECTORY;
 }
 
 /// `Strategy` is how a node changes its network.

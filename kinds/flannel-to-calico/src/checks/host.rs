@@ -84,7 +84,7 @@ fn subnet_environment(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             );
         }
         // The check PodCidr names a Node without a podCIDR.
-        let range = node.pod_cidr().map(|range| range.trunc());
+        let range = node.ipv4_pod_range().map(|range| range.trunc());
         if let Some(range) = range.filter(|range| *range != environment.subnet.trunc()) {
             fail(
                 format!("FLANNEL_SUBNET {}", environment.subnet),
