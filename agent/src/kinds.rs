@@ -10,6 +10,7 @@ pub mod service_cidr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use api::FailureCategory;
 use api::Kind;
 use api::node_migration::{Failure, NodeMigrationSpec, NodeMigrationStatus};
 use engine::check::Check;
@@ -370,7 +371,7 @@ fn contradiction() -> Report {
     Report {
         message: message.clone(),
         failure: Some(Failure {
-            category: "Contradiction".to_owned(),
+            category: FailureCategory::Contradiction.into(),
             message,
             retriable: false,
         }),

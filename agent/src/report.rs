@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::FailureCategory;
 use api::node_migration::{Failure, FinishedStep, NodeMigrationStatus, ProbeResult};
 use api::traffic::TrafficReport;
 use runtime::error::chain;
@@ -29,11 +30,11 @@ pub struct Report {
 
 impl Report {
     /// The report about a host that cannot be read. The agent tries again.
-    pub fn unreadable(category: &str, error: &dyn std::error::Error) -> Self {
+    pub fn unreadable(category: FailureCategory, error: &dyn std::error::Error) -> Self {
         let message = format!("could not observe the host: {}", chain(error));
         Self {
             failure: Some(Failure {
-                category: category.to_owned(),
+                category: category.into(),
                 message: message.clone(),
                 retriable: true,
             }),

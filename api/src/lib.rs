@@ -1,5 +1,7 @@
 //! The API: custom resources, and all names that more than one program uses.
 
+mod event_reason;
+mod failure_category;
 pub mod kind;
 pub mod kind_spec;
 pub mod merge;
@@ -11,6 +13,8 @@ pub mod record;
 pub mod rollout;
 pub mod traffic;
 
+pub use event_reason::{Announcement, EventReason};
+pub use failure_category::FailureCategory;
 pub use kind::Kind;
 pub use kind_spec::KindSpec;
 pub use migration::{Migration, MigrationSpec, MigrationStatus};

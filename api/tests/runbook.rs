@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use api::{Announcement, FailureCategory};
 use calico_datastore::cluster as datastore;
 use engine::check::UNUSED_FIELDS;
 use engine::decision::{HaltReason, WaitReason};
@@ -417,6 +418,26 @@ fn every_stage_of_calico_datastore_is_in_its_table_in_order() {
     assert_eq!(first_column(&CALICO_DATASTORE, "Stages"), stages);
 }
 
+/// The names of the failures of an agent.
+fn failures() -> BTreeSet<String> {
+    set(names(FailureCategory::ALL))
+}
+
+#[test]
+fn every_failure_of_an_agent_has_its_heading() {
+    assert_same("Failures of an agent", "Failure: ", &failures());
+}
+
+/// An Event that needs no action has a row in the table, each other one a heading.
+#[test]
+fn every_announcement_has_its_heading_or_its_row() {
+    let rows = set(first_column(&COMMON, "Events").iter().map(String::as_str));
+    let announcements = set(names(Announcement::ALL));
+    assert!(rows.is_subset(&announcements), "{rows:?}");
+    let headings = announcements.difference(&rows).cloned().collect();
+    assert_same("Events", "", &headings);
+}
+
 /// The anchor of a heading: lower case, blanks as dashes, without other punctuation.
 fn anchor(heading: &str) -> String {
     heading
@@ -445,13 +466,14 @@ fn title(page: &Page) -> &'static str {
     first.and_then(|line| line.strip_prefix("# ")).unwrap()
 }
 
-/// The names that a section has to have; the headings of a section whose names are no enum.
+/// The names that a section has to have; the headings of Events, where other announcements have a row.
 fn names_of(section: &str, entries: &[Entry]) -> BTreeSet<String> {
     match section {
         "Blocked" | "Waits" | "Halts" => reasons(section),
         "Checks" => all_checks(),
         "Checks of one host" => host_checks(),
         "Steps on a host" => host_step_names(),
+        "Failures of an agent" => failures(),
         _ => set(entries.iter().map(|entry| entry.name)),
     }
 }

@@ -1,6 +1,6 @@
 //! Cordons set by a migration, kept apart from those of users.
 
-use api::{Migration, names};
+use api::{Announcement, Migration, names};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Re
     let note = format!("Node {}: cordoned by replumb", node.name_any());
     context
         .events
-        .node(node, EventLevel::Normal, "Cordoned", &note)
+        .node(node, EventLevel::Normal, Announcement::Cordoned, &note)
         .await;
     Ok(())
 }

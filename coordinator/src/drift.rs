@@ -48,10 +48,9 @@ pub async fn announce(
     for what in found {
         if drift.differences.len() < MOST_NAMED && !drift.differences.contains(what) {
             let note = format!("another writer changed a value of this migration: {what}");
-            let reason = HaltReason::Drift.as_str();
             context
                 .events
-                .migration(migration, EventLevel::Warning, reason, &note)
+                .migration(migration, EventLevel::Warning, HaltReason::Drift, &note)
                 .await;
             drift.differences.push(what.clone());
             is_new = true;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use api::{Migration, names};
+use api::{EventReason, Migration, MigrationStatus, names};
 use engine::words::cut;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -45,16 +45,31 @@ impl EventRecorder {
     }
 
     /// Records an Event of a Migration.
-    pub async fn migration(&self, migration: &Migration, tone: EventLevel, reason: &str, note: &str) {
-        self.publish(migration.object_ref(&()), tone, reason, note).await;
+    pub async fn migration(
+        &self,
+        migration: &Migration,
+        tone: EventLevel,
+        reason: impl Into<EventReason>,
+        note: &str,
+    ) {
+        let reference = migration.object_ref(&());
+        self.publish(reference, tone, reason.into().as_str(), note).await;
+    }
+
+    /// Records an Event of a Migration with the reason or the phase in its new status. The reason may be one that only another
+    /// version knows.
+    pub async fn status(&self, migration: &Migration, tone: EventLevel, status: &MigrationStatus) {
+        let reference = migration.object_ref(&());
+        self.publish(reference, tone, status.reason_or_phase(), &status.message)
+            .await;
     }
 
     /// Records an Event of a Node.
-    pub async fn node(&self, node: &Node, tone: EventLevel, reason: &str, note: &str) {
+    pub async fn node(&self, node: &Node, tone: EventLevel, reason: impl Into<EventReason>, note: &str) {
         // The kubelet and kubectl look up Events of a Node with its name as the UID.
         let mut reference = node.object_ref(&());
         reference.uid.clone_from(&node.metadata.name);
-        self.publish(reference, tone, reason, note).await;
+        self.publish(reference, tone, reason.into().as_str(), note).await;
     }
 
     async fn publish(&self, reference: ObjectReference, tone: EventLevel, reason: &str, note: &str) {
@@ -100,6 +115,7 @@ impl EventRecorder {
 
 #[cfg(test)]
 mod tests {
+    use engine::decision::WaitReason;
     use serde_json::json;
 
     use super::*;
@@ -112,7 +128,7 @@ mod tests {
         let node: Node = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
         let note = "ä".repeat(5000);
         recorder
-            .node(&node, EventLevel::Warning, "DisruptionBudget", &note)
+            .node(&node, EventLevel::Warning, WaitReason::DisruptionBudget, &note)
             .await;
         let written = api.events()[0].1["note"].as_str().unwrap().to_owned();
         assert!(written.len() <= 1024 && written.ends_with("ä…"), "{written}");
@@ -125,7 +141,7 @@ mod tests {
         let node: Node = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
         for note in ["pod web refuses", "pod web refuses", "pod store refuses"] {
             recorder
-                .node(&node, EventLevel::Warning, "DisruptionBudget", note)
+                .node(&node, EventLevel::Warning, WaitReason::DisruptionBudget, note)
                 .await;
         }
         let written: Vec<(bool, String)> = api

@@ -1,7 +1,7 @@
 //! State that outlives a pass and is lost at a restart: no decision needs it to be safe.
 
-use api::Migration;
 use api::migration::Warnings;
+use api::{Announcement, Migration};
 use engine::stalls::Stalls;
 use jiff::Timestamp;
 
@@ -93,7 +93,7 @@ impl Memory {
         );
         context
             .events
-            .migration(migration, EventLevel::Warning, "ClockSet", &note)
+            .migration(migration, EventLevel::Warning, Announcement::ClockSet, &note)
             .await;
     }
 }

@@ -313,11 +313,7 @@ pub(crate) async fn publish(
             | MigrationPhase::RollingBack
             | MigrationPhase::RolledBack => EventLevel::Normal,
         };
-        let reason = status.reason_or_phase();
-        context
-            .events
-            .migration(migration, tone, reason, &status.message)
-            .await;
+        context.events.status(migration, tone, &status).await;
     }
     Ok(())
 }

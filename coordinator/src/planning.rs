@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use api::migration::{Desired, MigrationPhase, Plan};
 use api::record::{Content, MAX_BYTES, RecordContent, parts};
-use api::{Migration, MigrationStatus, NodeMigration};
+use api::{Announcement, Migration, MigrationStatus, NodeMigration};
 use engine::check::{Check, fit_checks};
 use engine::decision::WaitReason;
 use engine::document::{Action, Document, NodeActions};
@@ -258,7 +258,12 @@ async fn start<K: Kind>(
     "writing cluster-wide objects".clone_into(&mut status.message);
     context
         .events
-        .migration(migration, EventLevel::Normal, "Started", &status.message)
+        .migration(
+            migration,
+            EventLevel::Normal,
+            Announcement::Started,
+            &status.message,
+        )
         .await;
     Ok(())
 }

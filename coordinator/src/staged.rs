@@ -171,10 +171,9 @@ pub(crate) async fn complete(
     };
     status.completed_at = Some(now);
     status.clear_reason(message);
-    let phase = status.phase.as_str();
     context
         .events
-        .migration(migration, EventLevel::Normal, phase, &status.message)
+        .migration(migration, EventLevel::Normal, status.phase, &status.message)
         .await;
 }
 

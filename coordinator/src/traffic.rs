@@ -210,12 +210,7 @@ pub async fn stop(
     );
     context
         .events
-        .migration(
-            migration,
-            EventLevel::Warning,
-            HaltReason::GateBreached.as_str(),
-            &message,
-        )
+        .migration(migration, EventLevel::Warning, HaltReason::GateBreached, &message)
         .await;
     status.breach = Some(GateBreach {
         at: now,

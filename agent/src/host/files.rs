@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::{fs, path};
 
+use api::FailureCategory;
 use nix::fcntl::OFlag;
 use thiserror::Error;
 
@@ -31,8 +32,8 @@ pub struct FileError {
 
 impl FileError {
     /// The category for metrics and status.
-    pub fn category(&self) -> &'static str {
-        "HostFile"
+    pub fn category(&self) -> FailureCategory {
+        FailureCategory::HostFile
     }
 
     pub(crate) fn of<'path>(

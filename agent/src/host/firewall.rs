@@ -8,6 +8,7 @@ mod nftables;
 
 use std::path::Path;
 
+use api::FailureCategory;
 use flannel_to_calico::facts::FirewallObject;
 use thiserror::Error;
 
@@ -44,12 +45,12 @@ pub enum FirewallError {
 
 impl FirewallError {
     /// The category for metrics and status.
-    pub fn category(&self) -> &'static str {
+    pub fn category(&self) -> FailureCategory {
         match self {
             Self::Program(error) => error.category(),
             Self::File(error) => error.category(),
-            Self::Incompatible { .. } => "FirewallIncompatible",
-            Self::NotFlannel(_) => "FirewallObject",
+            Self::Incompatible { .. } => FailureCategory::FirewallIncompatible,
+            Self::NotFlannel(_) => FailureCategory::FirewallObject,
         }
     }
 }

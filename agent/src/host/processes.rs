@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use api::FailureCategory;
 use nix::errno::Errno;
 use thiserror::Error;
 
@@ -34,10 +35,10 @@ pub enum ProcessError {
 
 impl ProcessError {
     /// The category for metrics and status.
-    pub fn category(&self) -> &'static str {
+    pub fn category(&self) -> FailureCategory {
         match self {
-            Self::File(_) | Self::Apart(_) => "ProcessList",
-            Self::OwnNamespace => "HostPidMissing",
+            Self::File(_) | Self::Apart(_) => FailureCategory::ProcessList,
+            Self::OwnNamespace => FailureCategory::HostPidMissing,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use api::FailureCategory;
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdout, Command};
@@ -79,14 +80,14 @@ pub enum ProgramError {
 
 impl ProgramError {
     /// The category for metrics and status.
-    pub fn category(&self) -> &'static str {
+    pub fn category(&self) -> FailureCategory {
         match self {
-            Self::Start { .. } => "ProgramMissing",
-            Self::Pipe { .. } => "ProgramPipe",
-            Self::Refused { .. } => "ProgramRefused",
-            Self::TimedOut { .. } => "ProgramTimedOut",
-            Self::TooMuch { .. } => "ProgramOutput",
-            Self::Answer { .. } => "ProgramAnswer",
+            Self::Start { .. } => FailureCategory::ProgramMissing,
+            Self::Pipe { .. } => FailureCategory::ProgramPipe,
+            Self::Refused { .. } => FailureCategory::ProgramRefused,
+            Self::TimedOut { .. } => FailureCategory::ProgramTimedOut,
+            Self::TooMuch { .. } => FailureCategory::ProgramOutput,
+            Self::Answer { .. } => FailureCategory::ProgramAnswer,
         }
     }
 }
@@ -296,7 +297,7 @@ mod tests {
         );
         let line = "yes >&2";
         let error = run("sh", &["-c", line], None).await.unwrap_err();
-        assert_eq!(error.category(), "ProgramOutput");
+        assert_eq!(error.category(), FailureCategory::ProgramOutput);
     }
 
     /// Similar to the rules of 20 000 Services, with a few rules of flannel.
@@ -307,7 +308,11 @@ mod tests {
         let found = lines("sh", &["-c", script], is_asked).await.unwrap();
         assert_eq!(found, ["asked", "end"]);
         let error = run("sh", &["-c", script], None).await.unwrap_err();
-        assert_eq!(error.category(), "ProgramOutput", "the whole output is too large");
+        assert_eq!(
+            error.category(),
+            FailureCategory::ProgramOutput,
+            "the whole output is too large"
+        );
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use api::FailureCategory;
 use thiserror::Error;
 
 use super::files::{FileError, read_if_exists, read_small};
@@ -27,10 +28,10 @@ pub enum SysctlError {
 
 impl SysctlError {
     /// The category for metrics and status.
-    pub fn category(&self) -> &'static str {
+    pub fn category(&self) -> FailureCategory {
         match self {
-            Self::File(_) => "SysctlFile",
-            Self::Value { .. } => "SysctlValue",
+            Self::File(_) => FailureCategory::SysctlFile,
+            Self::Value { .. } => FailureCategory::SysctlValue,
         }
     }
 }

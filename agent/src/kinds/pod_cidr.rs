@@ -54,7 +54,7 @@ impl AgentKind for Agent {
             return Ok(());
         }
         self.observer.release().await.map_err(|error| Failure {
-            category: error.category().to_owned(),
+            category: error.category().into(),
             message: format!(
                 "could not remove from the host what was kept for a podCidr migration: {}",
                 chain(&error)

@@ -1,4 +1,5 @@
 use ::flannel_to_calico::api::{NodeSpec, NodeStatus, OrEmpty as _};
+use api::FailureCategory;
 use api::node_migration::{Failure, ProbeResult, ProbeTarget};
 use api::traffic::{Breach, ClassCount, Flow, PathClass, Totals};
 use engine::check::{Check, Verdict};
@@ -218,7 +219,7 @@ fn an_agent_that_cannot_save_its_goal_reports_pods_as_soon_as_one_that_can() {
     let status_of = |pods: u32, phase, goal| {
         let failing = Report {
             failure: Some(Failure {
-                category: "JournalFile".to_owned(),
+                category: FailureCategory::JournalFile.into(),
                 message: "the goal cannot be saved: No space left on device".to_owned(),
                 retriable: true,
             }),
@@ -296,7 +297,7 @@ fn the_patch_has_the_changed_fields_and_the_uid() {
 fn a_failure_that_ended_is_removed_from_the_status() {
     let broken = Report {
         failure: Some(Failure {
-            category: "HostFile".to_owned(),
+            category: FailureCategory::HostFile.into(),
             message: "x".to_owned(),
             retriable: true,
         }),

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use agent::kinds::flannel_to_calico::apply::apply;
 use agent::kinds::flannel_to_calico::journal::{Before, Journal};
+use api::FailureCategory;
 use flannel_to_calico::host::{HostDecision, HostStep, changes, decide, phase};
 use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
@@ -470,7 +471,7 @@ fn a_changed_backup_is_not_restored_and_is_named() {
         )
         .await
         .unwrap_err();
-        assert_eq!(error.category(), "BackupLost");
+        assert_eq!(error.category(), FailureCategory::BackupLost);
         assert!(error.to_string().contains("restart flannel's pod"), "{error}");
         assert!(!host.paths.subnet_environment().exists());
     });

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use agent::host::netlink::Renamed;
 use agent::kinds::flannel_to_calico::apply::apply;
 use agent::kinds::flannel_to_calico::journal::{Before, Journal};
+use api::FailureCategory;
 use base64::Engine as _;
 use flannel_to_calico::host::{HostStep, phase};
 use flannel_to_calico::phase::{Goal, Phase};
@@ -328,7 +329,7 @@ fn a_missing_plugin_is_an_error_and_keeps_the_record() {
         )
         .await
         .unwrap_err();
-        assert_eq!(error.category(), "ProgramMissing");
+        assert_eq!(error.category(), FailureCategory::ProgramMissing);
         assert!(host.paths.cni_state.join("results/cbr0-sandbox-eth0").exists());
     });
 }

@@ -32,6 +32,7 @@ use agent::host::{firewall, netlink};
 use agent::kinds::flannel_to_calico::apply::{ApplyError, apply};
 use agent::kinds::flannel_to_calico::journal::{Before, Journal};
 use agent::kinds::flannel_to_calico::observe::Observation;
+use api::FailureCategory;
 use flannel_to_calico::facts::{FirewallBackend, FirewallObject};
 use flannel_to_calico::host::{HostDecision, HostStep, JournalState, decide, leftovers, phase};
 use flannel_to_calico::phase::{Goal, Phase};
@@ -270,7 +271,7 @@ fn a_table_that_iptables_cannot_read_is_reported_and_the_rest_is_read() {
         // The step fails with the same reason, and deletes nothing.
         let rules = run("nft list table ip nat");
         let error = firewall::delete(&chain).await.unwrap_err();
-        assert_eq!(error.category(), "FirewallIncompatible", "{error}");
+        assert_eq!(error.category(), FailureCategory::FirewallIncompatible, "{error}");
         assert_eq!(run("nft list table ip nat"), rules);
         // The fix in the error message.
         run("nft flush chain ip nat POSTROUTING");
@@ -456,7 +457,7 @@ fn a_full_disk_stops_a_step_before_its_start() {
         let error = Journal::open(&state).unwrap_err();
         assert_eq!(
             error.category(),
-            "JournalFile",
+            FailureCategory::JournalFile,
             "detected before the migration of the node starts"
         );
         // Full after the journal was opened.
@@ -466,7 +467,7 @@ fn a_full_disk_stops_a_step_before_its_start() {
         let seen = host.observe().await;
         let step = HostStep::WithdrawSubnetEnvironment;
         let error = attempt(&host, &step, &seen, &mut journal).await.unwrap_err();
-        assert_eq!(error.category(), "JournalFile");
+        assert_eq!(error.category(), FailureCategory::JournalFile);
         let text = runtime::error::chain(&error);
         assert!(
             text.contains("No space left") && text.contains("free disk space"),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use agent::kinds::service_cidr::expected::WatchedRecord;
 use agent::kinds::service_cidr::observe::Observer;
 use agent::kinds::service_cidr::proxy;
+use api::FailureCategory;
 use axum::http::StatusCode;
 use engine::found::Found;
 use jiff::Timestamp;
@@ -300,7 +301,7 @@ fn rules_of_two_modes_and_unreadable_rules_are_malformed() {
         let error = proxy::read(Path::new("/proc"), &BTreeSet::new())
             .await
             .unwrap_err();
-        assert_eq!(error.category(), "ProgramRefused");
+        assert_eq!(error.category(), FailureCategory::ProgramRefused);
         assert!(error.to_string().contains("no-endpoint-services"), "{error}");
 
         // A rule of another program, added with nft, that iptables cannot express: kube-proxy's rules are still read.

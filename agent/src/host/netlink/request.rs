@@ -4,6 +4,7 @@ use std::io;
 use std::num::NonZeroI32;
 use std::time::Duration;
 
+use api::FailureCategory;
 use rtnetlink::packet_core::ErrorMessage;
 use thiserror::Error;
 
@@ -26,10 +27,10 @@ pub enum NetlinkError {
 
 impl NetlinkError {
     /// The category for metrics and status.
-    pub fn category(&self) -> &'static str {
+    pub fn category(&self) -> FailureCategory {
         match self {
-            Self::Connect(_) => "NetlinkSocket",
-            Self::Request { .. } => "NetlinkRequest",
+            Self::Connect(_) => FailureCategory::NetlinkSocket,
+            Self::Request { .. } => FailureCategory::NetlinkRequest,
         }
     }
 }
@@ -69,7 +70,7 @@ mod tests {
         for what in ["read the links of the host", "add the route to 10.244.1.0/24"] {
             let error = answer::<()>(std::future::pending()).await.unwrap_err();
             let error = request(what.to_owned(), error);
-            assert_eq!(error.category(), "NetlinkRequest");
+            assert_eq!(error.category(), FailureCategory::NetlinkRequest);
             let text = runtime::error::chain(&error);
             assert!(
                 text.starts_with(&format!("could not {what}: ")) && text.contains("timed out"),

@@ -1,5 +1,6 @@
 //! Reads the host into facts. Changes nothing.
 
+use api::FailureCategory;
 use flannel_to_calico::facts::{CalicoObjects, Found, HostFacts, ReversePathFilter};
 use flannel_to_calico::flannel::SubnetEnvironment;
 use flannel_to_calico::host::BRIDGE;
@@ -54,7 +55,7 @@ pub enum ObserveError {
 
 impl ObserveError {
     /// The category for metrics and status.
-    pub fn category(&self) -> &'static str {
+    pub fn category(&self) -> FailureCategory {
         match self {
             Self::Netlink(error) => error.category(),
             Self::File(error) => error.category(),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use api::FailureCategory;
 use pod_cidr::host::{self, HostFacts, HostSettings};
 use runtime::error::chain;
 use thiserror::Error;
@@ -32,7 +33,7 @@ pub enum ObserveError {
 
 impl ObserveError {
     /// The category for metrics and status.
-    pub fn category(&self) -> &'static str {
+    pub fn category(&self) -> FailureCategory {
         match self {
             Self::Netlink(error) => error.category(),
             Self::File(error) => error.category(),

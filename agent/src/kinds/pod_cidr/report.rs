@@ -1,5 +1,6 @@
 //! The report about the objects in both ranges. Pure.
 
+use api::FailureCategory;
 use api::node_migration::{Failure, NodeMigrationStatus};
 use engine::words::lines;
 use pod_cidr::host::{HostFacts, HostSettings};
@@ -12,7 +13,7 @@ pub(super) fn report(settings: &HostSettings, facts: HostFacts, refused: &[Strin
     Report {
         message: message(settings),
         failure: (!refused.is_empty()).then(|| Failure {
-            category: "Contradiction".to_owned(),
+            category: FailureCategory::Contradiction.into(),
             message: lines(refused),
             retriable: true,
         }),

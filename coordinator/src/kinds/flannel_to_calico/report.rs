@@ -68,13 +68,13 @@ pub async fn publish_event(
         Decision::Wait(wait) => {
             context
                 .events
-                .node(node, EventLevel::Normal, wait.reason.as_str(), &wait.message)
+                .node(node, EventLevel::Normal, wait.reason, &wait.message)
                 .await;
         }
         Decision::Halt(halt) => {
             context
                 .events
-                .node(node, EventLevel::Warning, halt.reason.as_str(), &halt.message)
+                .node(node, EventLevel::Warning, halt.reason, &halt.message)
                 .await;
         }
     }

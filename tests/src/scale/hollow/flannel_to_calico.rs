@@ -5,6 +5,7 @@ use std::path::Path;
 use ::flannel_to_calico::api::{NodeStatus, OrEmpty as _};
 use agent::report::Report;
 use anyhow::Result;
+use api::FailureCategory;
 use api::node_migration::{Failure, NodeMigrationSpec, NodeMigrationStatus};
 use flannel_to_calico::host::{self, HostDecision, HostSettings, HostStep, JournalState, Undo};
 use flannel_to_calico::host_checks::{self, Subject};
@@ -71,7 +72,7 @@ impl Flannel {
                 HostDecision::Halt(why) => {
                     message.clone_from(&why);
                     failure = Some(Failure {
-                        category: "Contradiction".to_owned(),
+                        category: FailureCategory::Contradiction.into(),
                         message: why,
                         retriable: false,
                     });

@@ -1,5 +1,6 @@
 //! Errors of steps.
 
+use api::FailureCategory;
 use flannel_to_calico::attachment::AttachmentError;
 use flannel_to_calico::host::BRIDGE;
 use thiserror::Error;
@@ -108,7 +109,7 @@ pub enum ApplyError {
 
 impl ApplyError {
     /// The category for metrics and status.
-    pub fn category(&self) -> &'static str {
+    pub fn category(&self) -> FailureCategory {
         match self {
             Self::Journal { source, .. } => source.category(),
             Self::File { source, .. } => source.category(),
@@ -116,10 +117,10 @@ impl ApplyError {
             Self::Firewall { source, .. } => source.category(),
             Self::Observe { source, .. } => source.category(),
             Self::CniPlugin { source, .. } => source.category(),
-            Self::Attachment { .. } => "CniRecord",
-            Self::Changed { .. } => "HostChanged",
-            Self::Lost { .. } => "BackupLost",
-            Self::NotDone { .. } => "StepUndone",
+            Self::Attachment { .. } => FailureCategory::CniRecord,
+            Self::Changed { .. } => FailureCategory::HostChanged,
+            Self::Lost { .. } => FailureCategory::BackupLost,
+            Self::NotDone { .. } => FailureCategory::StepUndone,
         }
     }
 }

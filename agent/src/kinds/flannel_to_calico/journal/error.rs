@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use api::FailureCategory;
 use thiserror::Error;
 
 use crate::host::files::FileError;
@@ -37,11 +38,11 @@ pub enum JournalError {
 
 impl JournalError {
     /// The category for metrics and status.
-    pub fn category(&self) -> &'static str {
+    pub fn category(&self) -> FailureCategory {
         match self {
-            Self::File(_) => "JournalFile",
-            Self::Locked { .. } => "JournalTaken",
-            Self::Broken { .. } => "JournalBroken",
+            Self::File(_) => FailureCategory::JournalFile,
+            Self::Locked { .. } => FailureCategory::JournalTaken,
+            Self::Broken { .. } => FailureCategory::JournalBroken,
         }
     }
 }

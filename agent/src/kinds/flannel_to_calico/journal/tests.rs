@@ -2,6 +2,7 @@ use std::fs;
 
 use super::state::SHOWN_STEPS;
 use super::*;
+use api::FailureCategory;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -19,7 +20,7 @@ fn a_journal_locked_by_another_agent_is_not_opened() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
     let error = Journal::open(folder.path()).unwrap_err();
-    assert_eq!(error.category(), "JournalTaken");
+    assert_eq!(error.category(), FailureCategory::JournalTaken);
     assert!(error.to_string().contains("another agent"), "{error}");
     reopen(journal).unwrap();
 }
@@ -98,7 +99,7 @@ fn a_malformed_record_before_the_last_is_an_error_with_its_line() {
     let good = fs::read_to_string(journal.path()).unwrap();
     fs::write(journal.path(), format!("{good}{{\n{good}")).unwrap();
     let error = reopen(journal).unwrap_err();
-    assert_eq!(error.category(), "JournalBroken");
+    assert_eq!(error.category(), FailureCategory::JournalBroken);
     assert!(error.to_string().contains("line 2"), "{error}");
 }
 
@@ -128,7 +129,7 @@ fn a_failed_write_is_an_error_and_keeps_the_open_step() {
     fs::remove_file(journal.path()).unwrap();
     fs::create_dir(journal.path()).unwrap();
     let error = journal.finish(&HostStep::DeleteBridge, at(2)).unwrap_err();
-    assert_eq!(error.category(), "JournalFile");
+    assert_eq!(error.category(), FailureCategory::JournalFile);
     assert_eq!(
         journal.open_step(),
         Some(&HostStep::DeleteBridge),

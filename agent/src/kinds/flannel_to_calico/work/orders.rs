@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ::flannel_to_calico::api::OrEmpty as _;
+use api::FailureCategory;
 use api::node_migration::{Failure, NodeMigrationSpec};
 use flannel_to_calico::host::{self, Orders};
 use flannel_to_calico::phase::Goal;
@@ -75,7 +76,7 @@ impl Worker {
             of_kind.host.is_none() && of_kind.goal != Goal::Hold
         })?;
         Some(Failure {
-            category: "SettingsMissing".to_owned(),
+            category: FailureCategory::SettingsMissing.into(),
             message: format!(
                 "NodeMigration {}: spec.flannelToCalico.goal is {:?}, but spec.flannelToCalico.host is missing: the coordinator has to write it",
                 self.configuration.node,
@@ -108,7 +109,7 @@ impl Worker {
             // The earlier changes of the host are unknown: a rollback would be incomplete.
             if orders.goal == Goal::Flannel {
                 return Err(Failure {
-                    category: "JournalFile".to_owned(),
+                    category: FailureCategory::JournalFile.into(),
                     message:
                         "host cannot be rolled back: its journal could not be read; see the check Journal"
                             .to_owned(),
@@ -144,7 +145,7 @@ impl Worker {
             Ok(())
         });
         written.map_err(|error| Failure {
-            category: error.category().to_owned(),
+            category: error.category().into(),
             message: format!("the goal cannot be saved: {}", chain(&error)),
             retriable: true,
         })?;

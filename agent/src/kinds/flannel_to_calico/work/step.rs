@@ -1,5 +1,6 @@
 //! Performs the steps that lead to the goal, each with its record in the journal.
 
+use api::FailureCategory;
 use api::node_migration::Failure;
 use flannel_to_calico::host::{self, HostDecision, HostSettings, HostStep};
 use flannel_to_calico::phase::{Goal, Phase};
@@ -68,7 +69,7 @@ impl Worker {
                 }
                 HostDecision::Halt(why) => {
                     outcome.failure = Some(Failure {
-                        category: "Contradiction".to_owned(),
+                        category: FailureCategory::Contradiction.into(),
                         message: why,
                         retriable: false,
                     });
@@ -122,7 +123,7 @@ impl Worker {
         }
         let error = journal.record_rollback(Timestamp::now()).err()?;
         Some(Failure {
-            category: error.category().to_owned(),
+            category: error.category().into(),
             message: chain(&error),
             retriable: true,
         })
@@ -142,7 +143,7 @@ impl Worker {
                 Ok(journal) => none.insert(journal),
                 Err(error) => {
                     return Err(Failure {
-                        category: error.category().to_owned(),
+                        category: error.category().into(),
                         message: format!("{object}: {name} was not started: {}", chain(&error)),
                         retriable: true,
                     });
@@ -168,7 +169,7 @@ impl Worker {
                 Ok(after)
             }
             Err(error) => Err(Failure {
-                category: error.category().to_owned(),
+                category: error.category().into(),
                 message: format!("{object}: {}", chain(&error)),
                 retriable: true,
             }),

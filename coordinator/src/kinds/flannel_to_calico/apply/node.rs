@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::flannel_to_calico::api::LabelRecord;
 use ::flannel_to_calico::api::OrEmpty as _;
 use api::node_migration::NodeMigrationSpec;
-use api::{Migration, NodeMigration, names};
+use api::{Announcement, Migration, NodeMigration, names};
 use crash_point::Edge;
 use engine::decision::{Decision, Wait, WaitReason};
 use flannel_to_calico::node::{NodeStep, NodeView, Policy, Stage, at_deadline};
@@ -159,7 +159,7 @@ impl StepExecutor<'_> {
                 let note = format!("node {name}: back on flannel, in its previous state");
                 context
                     .events
-                    .node(node, EventLevel::Normal, "Returned", &note)
+                    .node(node, EventLevel::Normal, Announcement::Returned, &note)
                     .await;
             }
             NodeStep::CreateProbePod => probe::create(context, migration, node).await?,
@@ -176,7 +176,7 @@ impl StepExecutor<'_> {
                     .node(
                         node,
                         EventLevel::Normal,
-                        "Migrated",
+                        Announcement::Migrated,
                         &format!("node {name}: on Calico"),
                     )
                     .await;

@@ -52,7 +52,7 @@ impl Round<'_> {
         let note = format!("node {}: released, will be retried: {}", view.name, held.message);
         self.context
             .events
-            .node(node, EventLevel::Warning, held.reason.as_str(), &note)
+            .node(node, EventLevel::Warning, held.reason, &note)
             .await;
         Ok(held)
     }

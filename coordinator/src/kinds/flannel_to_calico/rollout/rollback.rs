@@ -145,7 +145,7 @@ async fn turn_fallen<'node>(
                 continue;
             }
             if let Some(node) = snapshot.nodes.get(node) {
-                let reason = HaltReason::FellBack.as_str();
+                let reason = HaltReason::FellBack;
                 context.events.node(node, EventLevel::Warning, reason, why).await;
             }
             turned.push(node.as_str());
