@@ -65,6 +65,11 @@ macro_rules! kinds {
 
 for_each_kind!(kinds);
 
+impl Kind {
+    /// The kind of a Migration that is created without a file and without flags of a kind.
+    pub const DEFAULT: Self = Self::FlannelToCalico;
+}
+
 /// The rule of the CRD that exactly one kind is set.
 pub(crate) fn exactly_one_rule() -> String {
     let set: Vec<String> = Kind::ALL.iter().map(|kind| format!("has(self.{kind})")).collect();

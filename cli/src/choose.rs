@@ -5,7 +5,6 @@ use kube::ResourceExt;
 
 use crate::cluster::{has_begun, phase};
 use crate::error::CliError;
-use crate::kinds;
 
 /// The Migration with this name; without a name, the only candidate.
 pub fn existing(migrations: &[Migration], name: Option<&str>) -> Result<Migration, CliError> {
@@ -37,7 +36,7 @@ pub fn existing_or_new(
     let name = match name {
         Some(name) => name,
         None => match candidates(migrations, kind).as_slice() {
-            [] => kind.unwrap_or(kinds::DEFAULT.kind).default_name(),
+            [] => kind.unwrap_or(Kind::DEFAULT).default_name(),
             [one] => return Ok(Ok((*one).clone())),
             _ => {
                 return Err(CliError::NameNeeded {

@@ -29,10 +29,12 @@ use crate::exit::Outcome;
 /// Defines what has a part for each kind. The flags in the help have the order of [`Kind::ALL`].
 macro_rules! kinds {
     ($($(#[cfg($($cfg:tt)*)])? $kind:ident $folder:ident $api_field:literal $default_name:literal,)+) => {
-        /// Each kind with its answers to the commands.
-        static REGISTRY: &[Registered] = &[
-            $($(#[cfg($($cfg)*)])? Registered { kind: Kind::$kind, commands: &$folder::Commands },)+
-        ];
+        /// The answers of a kind to the commands.
+        fn commands(kind: Kind) -> &'static dyn KindCommands {
+            match kind {
+                $($(#[cfg($($cfg)*)])? Kind::$kind => &$folder::Commands,)+
+            }
+        }
 
         /// Flags of every kind.
         #[derive(Clone, Debug, Default, Args)]
@@ -163,33 +165,16 @@ macro_rules! kinds {
 
 api::for_each_kind!(kinds);
 
-/// The kind of a Migration that is created without a file and without flags of a kind.
-pub const DEFAULT: Registered = Registered {
-    kind: Kind::FlannelToCalico,
-    commands: &flannel_to_calico::Commands,
-};
-
-/// A kind with its answers to the commands.
-#[derive(Clone, Copy)]
-pub struct Registered {
-    /// The kind.
-    pub kind: Kind,
-    /// Its answers.
-    pub commands: &'static dyn KindCommands,
-}
-
 /// The answers of the kind of a spec; those of the default kind for a spec without a known kind.
 pub fn of(spec: &MigrationSpec) -> &'static dyn KindCommands {
-    let kind = Kind::of(spec);
-    let registered = REGISTRY.iter().find(|registered| Some(registered.kind) == kind);
-    registered.unwrap_or(&DEFAULT).commands
+    commands(Kind::of(spec).unwrap_or(Kind::DEFAULT))
 }
 
 /// What the agent of a node reports, of the first kind with a part in the report.
 pub fn node_progress(report: &NodeMigrationStatus) -> Option<NodeProgress> {
-    REGISTRY
+    Kind::ALL
         .iter()
-        .find_map(|registered| registered.commands.node_progress(report))
+        .find_map(|kind| commands(*kind).node_progress(report))
 }
 
 impl Flags {

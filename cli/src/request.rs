@@ -12,7 +12,6 @@ use crate::args::{OnBlocked, RequestFlags, RolloutFlags};
 use crate::choose::is_over;
 use crate::error::CliError;
 use crate::file;
-use crate::kinds;
 
 /// The request of the user, read before any request to the cluster.
 #[derive(Clone, Debug, Default)]
@@ -158,7 +157,7 @@ impl Request {
         spec.plan_hash = base.plan_hash;
         spec.resumed_at = base.resumed_at;
         let new = self.file.is_none() && there.is_none();
-        let default = self.kind().unwrap_or(kinds::DEFAULT.kind);
+        let default = self.kind().unwrap_or(Kind::DEFAULT);
         if let Some(kind) = Kind::of(&spec).or(new.then_some(default)) {
             self.flags.kinds.merge(kind, &mut spec)?;
         }
