@@ -1,5 +1,6 @@
 //! Parts of the walks of a node: the label of the Node and the coordinator's record of it.
 
+mod fixture;
 mod in_place;
 mod node;
 mod rollback;

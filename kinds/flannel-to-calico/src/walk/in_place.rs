@@ -5,21 +5,16 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use explore::Follows;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 
 use super::super::facts::LegacyPod;
 use super::super::import::{ImportedAddress, imported_as};
-use super::super::node::{
-    AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, restart, upkeep,
-};
+use super::super::node::{AgentReport, NetworkLabel, NodeStep, NodeView, Stage, decide, restart, upkeep};
 use super::super::objects::Allocation;
 use super::super::phase::{Goal, Phase};
-use super::super::settings::Strategy;
+use super::fixture::{LEGACY, POLICY, calico_pods, flannel_pods, legacy_pod, node, now, probe_pod, probers};
 use super::{Flip, LabelRecord};
 use engine::decision::{Decision, WaitReason};
-use engine::drain::{Permissions, Residents};
-use engine::evict::OnBlocked;
-use engine::probe::{ProbePod, Prober};
 
 /// A flannel pod with address 10.244.1.7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,41 +46,11 @@ struct World {
 const GOALS: [Goal; 5] = [Goal::Hold, Goal::Held, Goal::Swapped, Goal::Mixed, Goal::Calico];
 const NONE: BTreeMap<String, engine::evict::Refusal> = BTreeMap::new();
 
-fn now() -> Timestamp {
-    Timestamp::from_second(1_800_000_000).unwrap()
-}
-
-const POLICY: Policy = Policy {
-    strategy: Strategy::InPlace,
-    step_timeout: SignedDuration::from_secs(600),
-    drain_timeout: SignedDuration::from_secs(900),
-    on_blocked: OnBlocked::Pause,
-    permissions: Permissions {
-        delete_empty_dir_data: false,
-        force: false,
-    },
-    grace_period_seconds: None,
-    resumed_at: None,
-};
-
 fn allocation() -> Allocation {
     Allocation {
         address: Ipv4Addr::new(10, 244, 1, 7).into(),
         handle: "k8s-pod-network.s1".to_owned(),
         attributes: BTreeMap::new(),
-    }
-}
-
-/// The agent's record of a flannel pod with that address.
-fn legacy_pod(name: &str, attached: bool) -> LegacyPod {
-    LegacyPod {
-        namespace: "shop".to_owned(),
-        name: name.to_owned(),
-        sandbox: "s1".to_owned(),
-        link: "veth1".to_owned(),
-        addresses: vec![allocation().address],
-        attached,
-        routed: true,
     }
 }
 
@@ -118,13 +83,6 @@ impl World {
             .into_iter()
             .collect();
         NodeView {
-            name: "a",
-            direction: Direction::Forward,
-            was_done_at: None,
-            ready: true,
-            ready_changed: None,
-            unschedulable: false,
-            cordoned_by_replumb: false,
             network: NetworkLabel::read(Some(self.label)),
             goal: self.goal(),
             agent: AgentReport {
@@ -132,34 +90,17 @@ impl World {
                 phase: Some(self.phase),
                 ..AgentReport::default()
             },
-            residents: Residents::default(),
-            budgets: &[],
-            refusals,
-            flannel_pods: self
-                .flannel_pod
-                .then(|| ("kube-flannel/x".to_owned(), true))
-                .into_iter()
-                .collect(),
-            calico_pods: self
-                .calico_ready
-                .map(|ready| ("kube-system/calico-node-x".to_owned(), ready))
-                .into_iter()
-                .collect(),
+            flannel_pods: flannel_pods(self.flannel_pod.then_some(true)),
+            calico_pods: calico_pods(self.calico_ready),
             to_import: (runs && !self.imported).then(allocation).into_iter().collect(),
             to_release: if runs { Vec::new() } else { imported },
-            legacy_pods: runs.then(|| legacy_pod("old", true)).into_iter().collect(),
-            probe_pod: (self.probe > 0).then(|| ProbePod {
-                uid: "p".to_owned(),
-                address: Some("10.244.1.9".parse().unwrap()),
-                message: String::new(),
-            }),
-            probers: vec![Prober {
-                node: "b".to_owned(),
-                side: "old",
-                reached: Some(self.probe == 2),
-                message: String::new(),
-            }],
-            stage: None,
+            legacy_pods: runs
+                .then(|| legacy_pod("old", LEGACY, true))
+                .into_iter()
+                .collect(),
+            probe_pod: (self.probe > 0).then(|| probe_pod(true)),
+            probers: probers(Some(self.probe == 2)),
+            ..node(refusals)
         }
     }
 
@@ -433,17 +374,17 @@ fn a_pod_with_the_address_of_a_deleted_pod_is_no_legacy_pod() {
     let pods: engine::pods::Pods = [pod("new")].into();
     view.residents = engine::drain::residents(&pods, "a");
     for attached in [true, false] {
-        view.legacy_pods = vec![legacy_pod("old", attached)];
+        view.legacy_pods = vec![legacy_pod("old", LEGACY, attached)];
         assert!(!is_evicted(&view), "{attached}");
         assert_eq!(upkeep(&view), None, "leftovers of the deleted pod exist");
-        view.legacy_pods = vec![legacy_pod("new", attached)];
+        view.legacy_pods = vec![legacy_pod("new", LEGACY, attached)];
         assert!(is_evicted(&view), "{attached}");
         // The runtime has not recorded the name of the pod.
-        view.legacy_pods = vec![legacy_pod("", attached)];
+        view.legacy_pods = vec![legacy_pod("", LEGACY, attached)];
         assert!(is_evicted(&view), "{attached}");
         view.legacy_pods = vec![LegacyPod {
             namespace: "bank".to_owned(),
-            ..legacy_pod("new", attached)
+            ..legacy_pod("new", LEGACY, attached)
         }];
         assert!(!is_evicted(&view), "{attached}");
     }

@@ -6,19 +6,18 @@
 use std::collections::BTreeMap;
 
 use explore::{Follows, States};
-use jiff::{SignedDuration, Timestamp};
 
 use super::super::node::{
-    AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, release_reason,
+    AgentReport, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, release_reason,
 };
 use super::super::phase::{Goal, Phase};
 use super::super::settings::Strategy;
+use super::fixture::{self, at, calico_pods, flannel_pods, node, probe_pod, probers};
 use super::{Flip, LabelRecord};
 use engine::decision::{Decision, HaltReason, WaitReason};
-use engine::drain::{Budget, Permissions, Pod, Selector, residents};
+use engine::drain::{Budget, Pod, Selector, residents};
 use engine::evict::{OnBlocked, Refusal};
 use engine::pods::Pods;
-use engine::probe::{ProbePod, Prober};
 
 /// The state of a pod in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,21 +117,9 @@ enum Probe {
     Reached,
 }
 
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
-}
-
 const POLICY: Policy = Policy {
     strategy: Strategy::Drain,
-    step_timeout: SignedDuration::from_secs(600),
-    drain_timeout: SignedDuration::from_secs(900),
-    on_blocked: OnBlocked::Pause,
-    permissions: Permissions {
-        delete_empty_dir_data: false,
-        force: false,
-    },
-    grace_period_seconds: None,
-    resumed_at: None,
+    ..fixture::POLICY
 };
 
 impl World {
@@ -184,9 +171,6 @@ impl World {
         refusals: &'world BTreeMap<String, Refusal>,
     ) -> NodeView<'world> {
         NodeView {
-            name: "a",
-            direction: Direction::Forward,
-            was_done_at: None,
             ready: self.node_ready,
             ready_changed: Some(at(0)),
             unschedulable: !matches!(self.cordon, Cordon::None | Cordon::Lifted),
@@ -204,37 +188,16 @@ impl World {
                 ..AgentReport::default()
             },
             residents: residents(pods, "a"),
-            budgets: &[],
-            refusals,
-            flannel_pods: self
-                .flannel_pod
-                .then(|| ("kube-flannel/x".to_owned(), true))
-                .into_iter()
-                .collect(),
-            calico_pods: self
-                .calico_ready
-                .map(|ready| ("kube-system/calico-node-x".to_owned(), ready))
-                .into_iter()
-                .collect(),
-            to_import: Vec::new(),
-            to_release: Vec::new(),
-            legacy_pods: Vec::new(),
-            probe_pod: (self.probe != Probe::None).then(|| ProbePod {
-                uid: "p".to_owned(),
-                address: (self.probe != Probe::Starting).then(|| "10.244.1.9".parse().unwrap()),
-                message: String::new(),
+            flannel_pods: flannel_pods(self.flannel_pod.then_some(true)),
+            calico_pods: calico_pods(self.calico_ready),
+            probe_pod: (self.probe != Probe::None).then(|| probe_pod(self.probe != Probe::Starting)),
+            probers: probers(match self.probe {
+                Probe::Reached => Some(true),
+                Probe::Unreached => Some(false),
+                Probe::None | Probe::Starting | Probe::Runs => None,
             }),
-            probers: vec![Prober {
-                node: "b".to_owned(),
-                side: "old",
-                reached: match self.probe {
-                    Probe::Reached => Some(true),
-                    Probe::Unreached => Some(false),
-                    Probe::None | Probe::Starting | Probe::Runs => None,
-                },
-                message: String::new(),
-            }],
             stage: self.stage.map(|stage| (stage, at(0))),
+            ..node(refusals)
         }
     }
 
@@ -581,31 +544,17 @@ fn after_the_deadline_on_blocked_decides() {
     };
     let refusals = BTreeMap::from([("workload-Runs".to_owned(), refusal)]);
     let view = NodeView {
-        name: "a",
-        direction: Direction::Forward,
-        was_done_at: None,
-        ready: true,
         ready_changed: Some(at(0)),
         unschedulable: true,
         cordoned_by_replumb: true,
-        network: NetworkLabel::Flannel,
-        goal: Goal::Hold,
         agent: AgentReport {
             ready: true,
             phase: Some(Phase::Flannel),
             ..AgentReport::default()
         },
         residents: residents(&pods, "a"),
-        budgets: &[],
-        refusals: &refusals,
-        flannel_pods: Vec::new(),
-        calico_pods: Vec::new(),
-        to_import: Vec::new(),
-        to_release: Vec::new(),
-        legacy_pods: Vec::new(),
-        probe_pod: None,
-        probers: Vec::new(),
         stage: Some((Stage::Drain, at(0))),
+        ..node(&refusals)
     };
     let decision = |on_blocked, resumed_at, now| {
         decide(

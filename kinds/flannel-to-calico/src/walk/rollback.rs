@@ -5,20 +5,16 @@
 use std::collections::BTreeMap;
 
 use explore::Follows;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 
-use super::super::facts::LegacyPod;
-use super::super::node::{
-    AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, upkeep,
-};
+use super::super::node::{AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Stage, decide, upkeep};
 use super::super::phase::{Goal, Phase};
-use super::super::settings::Strategy;
+use super::fixture::{LEGACY, POLICY, calico_pods, flannel_pods, legacy_pod, node, now, probe_pod, probers};
 use super::{Flip, LabelRecord};
 use engine::decision::{Decision, WaitReason};
-use engine::drain::{Permissions, Pod, residents};
-use engine::evict::{OnBlocked, Refusal};
+use engine::drain::{Pod, residents};
+use engine::evict::Refusal;
 use engine::pods::Pods;
-use engine::probe::{ProbePod, Prober};
 
 /// A pod with an address of Calico.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,24 +65,6 @@ const GOALS: [Goal; 7] = [
     Goal::Detached,
     Goal::Calico,
 ];
-const LEGACY: &str = "10.244.1.7";
-
-const POLICY: Policy = Policy {
-    strategy: Strategy::InPlace,
-    step_timeout: SignedDuration::from_secs(600),
-    drain_timeout: SignedDuration::from_secs(900),
-    on_blocked: OnBlocked::Pause,
-    permissions: Permissions {
-        delete_empty_dir_data: false,
-        force: false,
-    },
-    grace_period_seconds: None,
-    resumed_at: None,
-};
-
-fn now() -> Timestamp {
-    Timestamp::from_second(1_800_000_000).unwrap()
-}
 
 fn pod(name: &str, owner: &str, life: Life, address: &str) -> Option<Pod> {
     (life != Life::Gone).then(|| Pod {
@@ -99,19 +77,6 @@ fn pod(name: &str, owner: &str, life: Life, address: &str) -> Option<Pod> {
         deleted_at: (life == Life::Terminates).then(now),
         ..Pod::default()
     })
-}
-
-/// The agent's record of a flannel pod.
-fn legacy_pod(name: &str, address: &str, attached: bool) -> LegacyPod {
-    LegacyPod {
-        namespace: "shop".to_owned(),
-        name: name.to_owned(),
-        sandbox: "s1".to_owned(),
-        link: "veth1".to_owned(),
-        addresses: vec![address.parse().unwrap()],
-        attached,
-        routed: true,
-    }
 }
 
 impl World {
@@ -235,11 +200,8 @@ impl World {
 
     fn view<'pods>(self, pods: &'pods Pods, refusals: &'pods BTreeMap<String, Refusal>) -> NodeView<'pods> {
         NodeView {
-            name: "a",
             direction: Direction::Rollback,
-            was_done_at: None,
             ready: self.node_ready,
-            ready_changed: None,
             unschedulable: self.cordon != Cordon::None,
             cordoned_by_replumb: self.cordon == Cordon::Replumb,
             network: NetworkLabel::read(Some(self.label)),
@@ -257,33 +219,12 @@ impl World {
                 ..AgentReport::default()
             },
             residents: residents(pods, "a"),
-            budgets: &[],
-            refusals,
-            flannel_pods: self
-                .flannel
-                .map(|ready| ("kube-flannel/x".to_owned(), ready))
-                .into_iter()
-                .collect(),
-            calico_pods: self
-                .calico
-                .then(|| ("kube-system/calico-node-x".to_owned(), true))
-                .into_iter()
-                .collect(),
-            to_import: Vec::new(),
-            to_release: Vec::new(),
+            flannel_pods: flannel_pods(self.flannel),
+            calico_pods: calico_pods(self.calico.then_some(true)),
             legacy_pods: vec![legacy_pod("legacy", LEGACY, true)],
-            probe_pod: (self.probe > 0).then(|| ProbePod {
-                uid: "p".to_owned(),
-                address: Some("10.244.1.9".parse().unwrap()),
-                message: String::new(),
-            }),
-            probers: vec![Prober {
-                node: "b".to_owned(),
-                side: "old",
-                reached: Some(self.probe == 2),
-                message: String::new(),
-            }],
-            stage: None,
+            probe_pod: (self.probe > 0).then(|| probe_pod(true)),
+            probers: probers(Some(self.probe == 2)),
+            ..node(refusals)
         }
     }
 
