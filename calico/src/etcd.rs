@@ -274,7 +274,7 @@ fn renamed(value: Value, names: [(&str, &str); 2]) -> Value {
 }
 
 /// `spec.datastoreReady` of `ClusterInformation` `default` in v3.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReadyV3 {
     /// The object does not exist.
     Missing,

@@ -50,7 +50,7 @@ impl Stage {
 }
 
 /// Work on the stores. Each takes longer than a pass, continues where it stopped, and is done by one process at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
 pub enum StoreWork {
     /// Pauses Calico, converts all data, and verifies it.
     Convert,

@@ -1,8 +1,8 @@
-//! Simulates a conversion in a cluster and walks it to its end from any state: with crashes after any step, with a rollback at
-//! any moment, and with a calico-node of v3 that opens an empty v3, as the real one does.
+//! Walks a conversion in a cluster through every state: with crashes after any step, with a rollback at any moment, and with a
+//! calico-node of v3 that opens an empty v3, as the real one does.
 
+use explore::{Follows, states};
 use jiff::{SignedDuration, Timestamp};
-use proptest::prelude::*;
 
 use super::calico::{Calico, Content};
 use super::decide::decide;
@@ -23,7 +23,7 @@ fn at(second: i64) -> Timestamp {
 }
 
 /// One change of the stores.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Write {
     Record(Phase),
     V2(bool),
@@ -31,13 +31,58 @@ enum Write {
     NodesOfV3,
 }
 
+/// The calico-node of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Pod {
+    runs: Calico,
+    ready: bool,
+    terminating: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Host {
+    ready: bool,
+    pod: Option<Pod>,
+}
+
+impl Host {
+    /// A Ready node with a Ready pod of v2.
+    const V2: Self = Self {
+        ready: true,
+        pod: Some(Pod {
+            runs: Calico::V2,
+            ready: true,
+            terminating: false,
+        }),
+    };
+
+    fn view(self, name: &str) -> NodeView {
+        let found = self.pod.map(|found| CalicoPod {
+            ready: found.ready,
+            terminating: found.terminating,
+            ..pod(name, found.runs)
+        });
+        NodeView {
+            name: name.to_owned(),
+            ready: self.ready,
+            pods: found.into_iter().collect(),
+        }
+    }
+}
+
+/// The names of the nodes.
+const NODES: [&str; 2] = ["a", "b"];
+
 /// A cluster, its stores, and the work on them.
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate fact")]
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct World {
-    second: i64,
+    /// Whether the user wants the former state.
+    goes_back: bool,
     phase: Option<Phase>,
-    abort_at: Option<Timestamp>,
+    /// Whether the pause of this conversion has a limit, and whether it has lasted longer.
+    is_limited: bool,
+    is_overdue: bool,
     v2_open: bool,
     v3: ReadyV3,
     /// The work on the stores, and its remaining writes.
@@ -48,10 +93,10 @@ struct World {
     template: Calico,
     strategy: Calico,
     held: bool,
-    nodes: Vec<NodeView>,
+    hosts: [Host; 2],
     controllers: Calico,
-    replicas: usize,
-    controller_pods: Vec<Calico>,
+    is_scaled: bool,
+    controller_pod: Option<Calico>,
     /// Whether the controllers of v3 have written the objects that are not converted.
     is_written: bool,
     turned: bool,
@@ -68,9 +113,10 @@ struct World {
 impl World {
     fn new() -> Self {
         Self {
-            second: 0,
+            goes_back: false,
             phase: None,
-            abort_at: None,
+            is_limited: false,
+            is_overdue: false,
             v2_open: true,
             v3: ReadyV3::Missing,
             work: None,
@@ -80,10 +126,10 @@ impl World {
             template: Calico::V2,
             strategy: Calico::V2,
             held: false,
-            nodes: ["a", "b", "c"].map(|name| node(name, Calico::V2)).to_vec(),
+            hosts: [Host::V2; 2],
             controllers: Calico::V2,
-            replicas: 1,
-            controller_pods: vec![Calico::V2],
+            is_scaled: true,
+            controller_pod: Some(Calico::V2),
             is_written: false,
             turned: false,
             ours: false,
@@ -94,12 +140,17 @@ impl World {
         }
     }
 
-    fn next(&self, direction: Direction) -> Next {
+    fn nodes(&self) -> Vec<NodeView> {
+        let nodes = NODES.iter().zip(self.hosts);
+        nodes.map(|(name, host)| host.view(name)).collect()
+    }
+
+    fn next(&self) -> Next {
         let was_taken_back = self.ours && self.phase == Some(Phase::Aborted);
-        let direction = if self.turned || was_taken_back {
+        let direction = if self.goes_back || self.turned || was_taken_back {
             Direction::Rollback
         } else {
-            direction
+            Direction::Forward
         };
         let work = match (&self.work, self.failed) {
             (Some((work, _)), _) => Work::Busy {
@@ -129,13 +180,13 @@ impl World {
                 is_held: self.held,
                 missing: 0,
             },
-            nodes: &self.nodes,
+            nodes: &self.nodes(),
             controllers: Some(ControllersView {
                 template: says(self.controllers),
-                is_stopped: self.replicas == 0,
-                is_scaled: self.replicas == 1,
-                pods: self.controller_pods.len(),
-                is_available: self.controller_pods == [self.controllers],
+                is_stopped: !self.is_scaled,
+                is_scaled: self.is_scaled,
+                pods: usize::from(self.controller_pod.is_some()),
+                is_available: self.controller_pod == Some(self.controllers),
             }),
             // Read only in this phase.
             controllers_work: match self.phase {
@@ -145,7 +196,7 @@ impl World {
             },
             work: &work,
             without_network: None,
-            now: at(self.second),
+            now: at(if self.is_overdue { PAUSE_LIMIT } else { 0 }),
         };
         let policy = Policy {
             at_once: 1,
@@ -163,7 +214,7 @@ impl World {
                 ReadyV2::Paused("false".to_owned())
             },
             v3: self.v3,
-            abort_at: self.abort_at,
+            abort_at: self.is_limited.then(|| at(PAUSE_LIMIT)),
             nodes_of_v3: self.nodes_of_v3,
             is_ours: self.ours,
         }
@@ -172,7 +223,7 @@ impl World {
     fn perform(&mut self, step: Step) {
         match step {
             Step::BackUp => self.backed_up = true,
-            Step::StopControllers => self.replicas = 0,
+            Step::StopControllers => self.is_scaled = false,
             Step::Work(work) => {
                 self.failed = None;
                 self.work = Some((work, self.writes(work)));
@@ -191,20 +242,18 @@ impl World {
                 self.held = true;
             }
             Step::Restart(pods) => {
-                for pod in self.nodes.iter_mut().flat_map(|node| &mut node.pods) {
-                    pod.terminating |= pods.contains(&pod.name);
+                for (node, host) in NODES.iter().zip(&mut self.hosts) {
+                    if let Some(found) = &mut host.pod {
+                        found.terminating |= pods.contains(&pod(node, found.runs).name);
+                    }
                 }
-                let ends = |pod: &CalicoPod| pod.terminating;
-                let busy = self
-                    .nodes
-                    .iter()
-                    .filter(|node| node.pods.iter().any(ends))
-                    .count();
+                let ends = |host: &&Host| host.pod.is_some_and(|pod| pod.terminating);
+                let busy = self.hosts.iter().filter(ends).count();
                 assert!(busy <= 1, "one at a time: {self:?}");
             }
             Step::WriteControllers(calico) => {
                 self.controllers = calico;
-                self.replicas = 1;
+                self.is_scaled = true;
             }
             Step::WriteStrategy(calico) => {
                 self.strategy = calico;
@@ -257,7 +306,6 @@ impl World {
 
     /// Advances everything that does not depend on the coordinator.
     fn tick(&mut self) {
-        self.second += 1;
         if let Some((_, writes)) = &mut self.work {
             if writes.is_empty() {
                 self.work = None;
@@ -267,33 +315,34 @@ impl World {
             }
         }
         let template = self.template;
-        for node in &mut self.nodes {
-            for found in &mut node.pods {
-                found.ready = true;
+        for host in &mut self.hosts {
+            if let Some(pod) = &mut host.pod {
+                pod.ready = true;
             }
-            node.pods.retain(|pod| !pod.terminating);
-            if node.pods.is_empty() && !self.creates_no_pods {
-                let mut made = pod(&node.name, template);
-                made.ready = false;
-                node.pods.push(made);
+            host.pod = host.pod.filter(|pod| !pod.terminating);
+            if host.pod.is_none() && !self.creates_no_pods {
+                host.pod = Some(Pod {
+                    runs: template,
+                    ready: false,
+                    terminating: false,
+                });
             }
         }
         // Unless it is held, the DaemonSet rolls its pods.
-        let is_old = |node: &&mut NodeView| node.pods.first().is_some_and(|pod| pod.runs != Some(template));
         if !self.held
-            && self.nodes.iter().all(|node| !node.pods.is_empty())
+            && self.hosts.iter().all(|host| host.pod.is_some())
             && let Some(pod) = self
-                .nodes
+                .hosts
                 .iter_mut()
-                .find(is_old)
-                .and_then(|node| node.pods.first_mut())
+                .filter_map(|host| host.pod.as_mut())
+                .find(|pod| pod.runs != template)
         {
             pod.terminating = true;
         }
-        if self.replicas == 0 || self.controller_pods.iter().any(|pod| *pod != self.controllers) {
-            self.controller_pods.pop();
-        } else if self.controller_pods.is_empty() {
-            self.controller_pods.push(self.controllers);
+        if !self.is_scaled || self.controller_pod.is_some_and(|pod| pod != self.controllers) {
+            self.controller_pod = None;
+        } else if self.controller_pod.is_none() {
+            self.controller_pod = Some(self.controllers);
         } else if self.controllers == Calico::V3 {
             // One tick after their start, whether v3 is open or not.
             self.is_written = true;
@@ -305,15 +354,12 @@ impl World {
         match write {
             Write::Record(phase) => {
                 if phase == Phase::Pausing {
-                    self.abort_at = Some(at(self.second + PAUSE_LIMIT));
+                    (self.is_limited, self.is_overdue) = (true, false);
                     self.ours = true;
                     self.nodes_of_v3 = false;
                 }
                 if phase == Phase::Writing {
-                    assert!(
-                        self.controller_pods.is_empty(),
-                        "a controller writes to v2: {self:?}"
-                    );
+                    assert_eq!(self.controller_pod, None, "a controller writes to v2: {self:?}");
                 }
                 self.phase = Some(phase);
             }
@@ -339,12 +385,9 @@ impl World {
 
     /// Behaviour of the real programs: one of v3 that finds no `ClusterInformation` creates one that is ready.
     fn hazards(&mut self) {
-        let nodes = self
-            .nodes
-            .iter()
-            .flat_map(|node| &node.pods)
-            .any(|pod| pod.runs == Some(Calico::V3));
-        let controllers = self.controller_pods.contains(&Calico::V3);
+        let runs_v3 = |host: &Host| host.pod.is_some_and(|pod| pod.runs == Calico::V3);
+        let nodes = self.hosts.iter().any(runs_v3);
+        let controllers = self.controller_pod == Some(Calico::V3);
         if self.v3 == ReadyV3::Missing && (nodes || controllers) {
             self.v3 = ReadyV3::Open;
         }
@@ -359,8 +402,8 @@ impl World {
             && self.v3 == ReadyV3::Open
             && self.phase == Some(Phase::Completed)
             && self.strategy == Calico::V3
-            && self.controller_pods == [Calico::V3]
-            && self.nodes.iter().all(|node| node.is_done(Calico::V3))
+            && self.controller_pod == Some(Calico::V3)
+            && self.nodes().iter().all(|node| node.is_done(Calico::V3))
     }
 
     fn is_rolled_back(&self) -> bool {
@@ -372,8 +415,78 @@ impl World {
             && self.template == Calico::V2
             && self.strategy == Calico::V2
             && !self.held
-            && self.controller_pods == [Calico::V2]
-            && self.nodes.iter().all(|node| node.is_done(Calico::V2))
+            && self.controller_pod == Some(Calico::V2)
+            && self.nodes().iter().all(|node| node.is_done(Calico::V2))
+    }
+
+    /// The state after the decided step, and after everything around it has advanced.
+    fn stepped(&self) -> Self {
+        let mut world = self.clone();
+        if let Decision::Run(step) = world.next().decision {
+            world.perform(step);
+        }
+        if !world.finished {
+            world.tick();
+        }
+        world
+    }
+
+    /// The state after the end of failures and outages; `None` if there are none.
+    fn repaired(&self) -> Option<Self> {
+        let mut world = self.clone();
+        world.failed = None;
+        world.creates_no_pods = false;
+        world.hosts[0].ready = true;
+        (world != *self).then_some(world)
+    }
+
+    /// The states after a crash of the coordinator, an unreachable store, an outage, or a command of the user.
+    fn events(&self) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut add = |is_possible: bool, change: &dyn Fn(&mut Self)| {
+            if is_possible {
+                let mut world = self.clone();
+                change(&mut world);
+                all.push(world);
+            }
+        };
+        // The coordinator dies, and its work on the stores with it.
+        add(self.work.is_some(), &|world| world.work = None);
+        // The runner itself ends a pause that is over; the coordinator does where no work runs.
+        add(self.is_limited && self.work.is_none(), &|world| {
+            world.is_overdue = true
+        });
+        add(self.work.is_some(), &|world| {
+            world.failed = world.work.take().map(|(work, _)| work);
+        });
+        add(true, &|world| world.goes_back = true);
+        // The user aborts the conversion by hand: where nodes of v3 may run, v3 stays closed.
+        add(self.stores().is_paused() && self.work.is_none(), &|world| {
+            let stays = world.nodes_of_v3;
+            for write in world.writes(StoreWork::Abort { nodes_of_v3: false }) {
+                if !(stays && matches!(write, Write::V3(ReadyV3::Missing))) {
+                    world.write(write);
+                }
+            }
+        });
+        // The pod of a node is deleted.
+        add(true, &|world| world.hosts[1].pod = None);
+        add(true, &|world| world.creates_no_pods = true);
+        add(true, &|world| world.hosts[0].ready = false);
+        let is_verified = self.phase == Some(Phase::Verified) && !self.v2_open && self.v3 == ReadyV3::Paused;
+        // The user completes the conversion by hand.
+        add(is_verified && self.work.is_none(), &|world| {
+            world.by_hand = true;
+            for write in world.writes(StoreWork::Complete) {
+                world.write(write);
+            }
+        });
+        // The user undoes the change of the DaemonSet.
+        add(true, &|world| {
+            world.template = Calico::V2;
+            world.held = true;
+        });
+        all
     }
 }
 
@@ -391,68 +504,47 @@ fn says(calico: Calico) -> Content {
     }
 }
 
-/// Walks until the migration has finished.
-fn walk(world: &mut World, direction: Direction) {
-    for _ in 0..400 {
-        if let Decision::Run(step) = world.next(direction).decision {
-            world.perform(step);
-        }
-        if world.finished {
-            return;
-        }
-        world.tick();
-    }
-    panic!("no end: {world:?}, {:?}", world.next(direction));
+/// Most steps to the end.
+const STEPS: usize = 400;
+
+/// The states on the way from this one to the end, while nothing happens around it.
+fn way(start: World) -> Vec<World> {
+    let states = states([start], |world| {
+        Follows::own((!world.finished).then(|| world.stepped()))
+    });
+    states.assert_each_arrives(STEPS, |world| world.finished);
+    states.iter().cloned().collect()
 }
 
-/// Walks this many ticks.
-fn walk_some(world: &mut World, direction: Direction, ticks: usize) {
-    for _ in 0..ticks {
-        if let Decision::Run(step) = world.next(direction).decision {
-            world.perform(step);
-        }
-        if world.finished {
-            return;
-        }
-        world.tick();
-    }
+/// The end of that way.
+fn end(start: World) -> World {
+    way(start).pop().unwrap()
 }
 
 #[test]
 fn a_migration_completes_and_restores_the_update_strategy() {
-    let mut world = World::new();
-    walk(&mut world, Direction::Forward);
+    let world = end(World::new());
     assert!(world.is_completed(), "{world:?}");
     assert!(!world.held);
-}
-
-/// Number of ticks until the migration completes.
-fn ticks() -> usize {
-    let mut world = World::new();
-    (0..400)
-        .find(|_| {
-            walk_some(&mut world, Direction::Forward, 1);
-            world.finished
-        })
-        .unwrap()
 }
 
 #[test]
 fn a_rollback_after_any_tick_restores_the_former_state_until_v3_is_open() {
     let mut open = 0;
-    for ticks in 0..ticks() {
-        let mut world = World::new();
-        walk_some(&mut world, Direction::Forward, ticks);
+    let mut way = way(World::new());
+    way.pop();
+    for mut world in way {
         let is_open = world.v3 == ReadyV3::Open;
-        walk(&mut world, Direction::Rollback);
+        world.goes_back = true;
+        let end = end(world.clone());
         if is_open {
             open += 1;
             assert!(
-                world.is_completed(),
-                "no completion past the point of no return: {world:?}"
+                end.is_completed(),
+                "no completion past the point of no return: {end:?}"
             );
         } else {
-            assert!(world.is_rolled_back(), "after {ticks}: {world:?}");
+            assert!(end.is_rolled_back(), "after {world:?}: {end:?}");
         }
     }
     assert!(open > 0, "v3 was never open");
@@ -460,88 +552,42 @@ fn a_rollback_after_any_tick_restores_the_former_state_until_v3_is_open() {
 
 #[test]
 fn a_pause_that_lasts_too_long_rolls_back() {
-    for ticks in 0..ticks() {
-        let mut world = World::new();
-        walk_some(&mut world, Direction::Forward, ticks);
+    for mut world in way(World::new()) {
         // The coordinator is stopped for that time.
         world.work = None;
-        world.second += PAUSE_LIMIT + 1;
+        world.is_overdue = world.is_limited;
         // Elsewhere the runner itself finds that the pause is over.
         if world.stores().is_paused() {
-            let next = world.next(Direction::Forward);
+            let next = world.next();
             assert!(
                 matches!(next.decision, Decision::Run(Step::RollBack(_))),
                 "{next:?}"
             );
         }
-        walk(&mut world, Direction::Forward);
+        let end = end(world.clone());
         assert!(
-            world.is_completed() || world.is_rolled_back(),
-            "after {ticks}: {world:?}"
+            end.is_completed() || end.is_rolled_back(),
+            "after {world:?}: {end:?}"
         );
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
-
-    /// With crashes, unreachable stores, aborts by hand and changes of direction, the migration ends completed or rolled back.
-    #[test]
-    fn any_events_end_in_completion_or_rollback(events in proptest::collection::vec((1_usize..8, 0_u8..12), 0..10)) {
-        let mut world = World::new();
-        let mut direction = Direction::Forward;
-        for (ticks, event) in events {
-            walk_some(&mut world, direction, ticks);
-            if world.finished {
-                break;
-            }
-            match event {
-                // The coordinator dies, and its work on the stores with it.
-                0 => world.work = None,
-                1 => world.failed = world.work.take().map(|(work, _)| work),
-                2 => direction = Direction::Rollback,
-                // The user aborts the conversion by hand: where nodes of v3 may run, v3 stays closed.
-                3 if world.stores().is_paused() && world.work.is_none() => {
-                    let stays = world.nodes_of_v3;
-                    for write in world.writes(StoreWork::Abort { nodes_of_v3: false }) {
-                        if !(stays && matches!(write, Write::V3(ReadyV3::Missing))) {
-                            world.write(write);
-                        }
-                    }
-                }
-                // The pod of a node is deleted.
-                4 => world.nodes[1].pods.clear(),
-                5 => world.failed = None,
-                // No pods are created for a while.
-                6 => world.creates_no_pods = true,
-                7 => world.creates_no_pods = false,
-                // A node is NotReady, and Ready again.
-                8 => world.nodes[0].ready = false,
-                9 => world.nodes[0].ready = true,
-                // The user completes the conversion by hand.
-                10 if world.phase == Some(Phase::Verified) && !world.v2_open && world.work.is_none() && world.v3 == ReadyV3::Paused => {
-                    world.by_hand = true;
-                    for write in world.writes(StoreWork::Complete) {
-                        world.write(write);
-                    }
-                }
-                // The user undoes the change of the DaemonSet.
-                11 => {
-                    world.template = Calico::V2;
-                    world.held = true;
-                }
-                _ => {}
-            }
+/// With crashes, unreachable stores, outages, aborts and completions by hand, and a rollback, each at any moment, the migration
+/// ends completed or rolled back once failures and outages have ended.
+#[test]
+fn any_events_end_in_completion_or_rollback() {
+    let states = states([World::new()], |world| {
+        if world.finished {
+            assert!(world.is_completed() || world.is_rolled_back(), "{world:?}");
+            return Follows::own([]);
         }
-        // Failures and outages end.
-        world.failed = None;
-        world.creates_no_pods = false;
-        world.nodes[0].ready = true;
-        if !world.finished {
-            walk(&mut world, direction);
+        Follows {
+            own: world.repaired().into_iter().chain([world.stepped()]).collect(),
+            others: world.events(),
         }
-        prop_assert!(world.is_completed() || world.is_rolled_back(), "{world:?}");
-    }
+    });
+    states.assert_more_than(10_000);
+    states.assert_each_arrives(STEPS, |world| world.finished);
 }
 
 /// The decision for a view with this change.

@@ -28,7 +28,7 @@ struct World {
     v2_is_open: Option<bool>,
     /// Version of the data of v2.
     v2_data: u8,
-    v3: Flag,
+    v3: ReadyV3,
     /// Number of keys of the conversion in v3, and the version of v2's data that they come from.
     ours: usize,
     ours_of: Option<u8>,
@@ -42,13 +42,6 @@ struct World {
     is_whole: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Flag {
-    Missing,
-    Paused,
-    Open,
-}
-
 impl World {
     fn new(theirs: usize) -> Self {
         Self {
@@ -58,7 +51,7 @@ impl World {
             hash: None,
             v2_is_open: Some(true),
             v2_data: 0,
-            v3: Flag::Missing,
+            v3: ReadyV3::Missing,
             ours: 0,
             ours_of: None,
             theirs,
@@ -97,11 +90,7 @@ impl World {
                 Some(true) => ReadyV2::Open,
                 Some(false) => ReadyV2::Paused("false".to_owned()),
             },
-            v3: match self.v3 {
-                Flag::Missing => ReadyV3::Missing,
-                Flag::Paused => ReadyV3::Paused,
-                Flag::Open => ReadyV3::Open,
-            },
+            v3: self.v3,
             keys: self.ours + self.theirs,
             cluster: "guid".to_owned(),
             hash: self.v2_data.to_string(),
@@ -153,7 +142,7 @@ impl World {
                 now.ours_of = now.hash;
                 now.written += 1;
                 // `ClusterInformation` is the first key; it overwrites a former one.
-                now.v3 = Flag::Paused;
+                now.v3 = ReadyV3::Paused;
                 now.theirs = 0;
             }
             Step::RecordWritten => now.phase = Some(Phase::Written),
@@ -178,10 +167,10 @@ impl World {
             }
             Step::RecordNodes => now.nodes_of_v3 = true,
             Step::AnnounceCompletion => now.phase = Some(Phase::Completing),
-            Step::OpenV3 => now.v3 = Flag::Open,
+            Step::OpenV3 => now.v3 = ReadyV3::Open,
             Step::RecordCompleted => now.phase = Some(Phase::Completed),
             Step::AnnounceAbort => now.phase = Some(Phase::Aborting),
-            Step::CloseV3 => now.v3 = Flag::Paused,
+            Step::CloseV3 => now.v3 = ReadyV3::Paused,
             Step::OpenV2 => now.v2_is_open = Some(true),
         }
         states.push(now);
@@ -206,17 +195,17 @@ impl World {
             self.theirs -= 1;
             states.push(self.clone());
         }
-        self.v3 = Flag::Missing;
+        self.v3 = ReadyV3::Missing;
         states.push(self.clone());
         states
     }
 
     fn check(&self) {
         assert!(
-            self.v2_is_open != Some(true) || self.v3 != Flag::Open,
+            self.v2_is_open != Some(true) || self.v3 != ReadyV3::Open,
             "Calico works with two stores: {self:?}"
         );
-        if self.v3 == Flag::Open {
+        if self.v3 == ReadyV3::Open {
             assert_eq!(
                 self.ours, OBJECTS,
                 "Calico works with an incomplete store: {self:?}"
@@ -323,9 +312,9 @@ fn changes_by_others(world: &World) -> Vec<World> {
         v2_is_open: Some(false),
         ..world.clone()
     }];
-    if world.v3 == Flag::Open {
+    if world.v3 == ReadyV3::Open {
         made.push(World {
-            v3: Flag::Paused,
+            v3: ReadyV3::Paused,
             ..world.clone()
         });
     } else {
@@ -360,7 +349,7 @@ fn an_abort_from_any_state_opens_v2_and_restores_v3() {
             let (way, ended) = world.go(Goal::Abort {
                 after_completion: true,
             });
-            if world.v3 == Flag::Open && matches!(world.phase, None | Some(Phase::Aborted)) {
+            if world.v3 == ReadyV3::Open && matches!(world.phase, None | Some(Phase::Aborted)) {
                 unreachable!("only `complete` opens v3: {world:?}");
             }
             let last = way.last().unwrap_or(&world);
@@ -368,7 +357,7 @@ fn an_abort_from_any_state_opens_v2_and_restores_v3() {
             assert_eq!(last.v2_is_open, Some(true), "{world:?}");
             assert_eq!(
                 (last.ours, last.theirs, last.v3),
-                (0, theirs, Flag::Missing),
+                (0, theirs, ReadyV3::Missing),
                 "{world:?}"
             );
         }
@@ -392,7 +381,7 @@ fn a_reopened_v2_leaves_v3_closed_with_its_data() {
         let whole = way.last().unwrap_or(last);
         assert_eq!(
             (ended, whole.ours, whole.v3),
-            (Next::Done, 0, Flag::Missing),
+            (Next::Done, 0, ReadyV3::Missing),
             "{world:?}"
         );
     }
@@ -404,7 +393,7 @@ fn a_completed_conversion_is_aborted_only_with_after_completion() {
         let (way, ended) = world.go(Goal::Abort {
             after_completion: false,
         });
-        let is_completed = world.phase == Some(Phase::Completed) || world.v3 == Flag::Open;
+        let is_completed = world.phase == Some(Phase::Completed) || world.v3 == ReadyV3::Open;
         if is_completed && world.phase != Some(Phase::Aborting) {
             assert_eq!(
                 (way, ended),
@@ -422,9 +411,9 @@ fn an_incomplete_store_is_not_opened() {
     let (way, _) = World::new(0).go(Goal::Start { over_existing: false });
     let verified = way.last().unwrap();
     for (ours, v3) in [
-        (OBJECTS - 1, Flag::Paused),
-        (OBJECTS, Flag::Missing),
-        (0, Flag::Missing),
+        (OBJECTS - 1, ReadyV3::Paused),
+        (OBJECTS, ReadyV3::Missing),
+        (0, ReadyV3::Missing),
     ] {
         let world = World {
             v3,
@@ -495,7 +484,7 @@ fn a_pause_that_lasts_too_long_is_aborted() {
 fn v3_is_opened_only_after_verification() {
     for world in all() {
         let (way, ended) = world.go(DESPITE_CHANGES);
-        if way.iter().any(|world| world.v3 == Flag::Open) {
+        if way.iter().any(|world| world.v3 == ReadyV3::Open) {
             assert!(
                 matches!(world.phase, Some(Phase::Verified | Phase::Completing)),
                 "{world:?}"
@@ -563,7 +552,7 @@ fn a_state_without_a_record_is_refused() {
         )
     );
     let open = World {
-        v3: Flag::Open,
+        v3: ReadyV3::Open,
         v2_is_open: Some(false),
         ours: OBJECTS,
         ..World::new(0)
