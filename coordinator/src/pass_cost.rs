@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::fake_api::FakeApi;
 use crate::memory::Memory;
 use crate::pass::pass;
@@ -51,6 +53,8 @@ pub async fn of_passes_without_change(api: &FakeApi, world: impl Fn(&FakeApi)) -
     api.take_reads();
     let mut times = Vec::new();
     for _ in 0..MEASURED {
+        // Reads that are due each second are no cost of a pass, however slow the machine is.
+        memory.drift_read_at = memory.drift_read_at.map(|_| Timestamp::now());
         let begun = processor_time();
         pass(&context, &cache, &mut memory).await.unwrap();
         times.push(processor_time().saturating_sub(begun));
