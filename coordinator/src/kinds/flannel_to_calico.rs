@@ -10,6 +10,7 @@ mod blocks;
 mod drift;
 mod node_objects;
 mod observe;
+mod pass;
 mod report;
 mod rollout;
 mod saved;
@@ -35,7 +36,9 @@ use flannel_to_calico::document;
 use flannel_to_calico::facts::ClusterFacts;
 use flannel_to_calico::host::HostSettings;
 use flannel_to_calico::settings::Settings;
+use jiff::Timestamp;
 
+use self::pass::Pass;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::kind::Kind;
@@ -141,6 +144,14 @@ impl Kind for FlannelToCalico {
             settings_gone(status, "status.flannelToCalico.settings", "");
             return Ok(Vec::new());
         };
-        advance::advance(context, cache, memory, migration, self, &settings, status).await
+        let pass = Pass {
+            context,
+            cache,
+            migration,
+            kind: self,
+            settings: &settings,
+            now: Timestamp::now(),
+        };
+        advance::advance(&pass, memory, status).await
     }
 }

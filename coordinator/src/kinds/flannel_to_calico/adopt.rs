@@ -8,7 +8,6 @@ use api::node_migration::NodeMigrationSpec;
 use api::{Migration, names};
 use flannel_to_calico::host::HostSettings;
 use flannel_to_calico::objects::Pool;
-use flannel_to_calico::settings::Settings;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
@@ -16,6 +15,7 @@ use serde_json::json;
 
 use super::blocks;
 use super::node_objects::{self, Outcome};
+use super::pass::Pass;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::node_migrations::{self, belongs_to, linux_nodes};
@@ -45,16 +45,18 @@ pub async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> R
 
 /// The same while the migration runs; a Node that joined is prepared like the others at the start. Returns the Nodes
 /// that cannot be started yet, with the reason.
-pub async fn adopt_nodes(
-    context: &Context,
-    cache: &Cache,
-    migration: &Migration,
-    settings: &Settings,
-) -> Result<BTreeMap<String, String>, PassError> {
+pub(super) async fn adopt_nodes(pass: &Pass<'_>) -> Result<BTreeMap<String, String>, PassError> {
+    let Pass {
+        context,
+        cache,
+        migration,
+        settings,
+        ..
+    } = *pass;
     adopt(context, cache, migration).await?;
     let nodes = linux_nodes(cache);
-    write_settings(context, cache, migration, settings).await?;
-    label_with_flannel(context, &joined_nodes(cache, migration)).await?;
+    write_settings(pass).await?;
+    label_with_flannel(context, &joined_nodes(pass)).await?;
     let joined: Vec<&Arc<Node>> = nodes
         .values()
         .filter(|node| !node_objects::is_prepared(node, migration))
@@ -68,7 +70,7 @@ pub async fn adopt_nodes(
     let mut unprepared = BTreeMap::new();
     for node in joined {
         let outcome = match &pools {
-            Ok(pools) => prepare_node(context, migration, settings, pools, node).await?,
+            Ok(pools) => prepare_node(pass, pools, node).await?,
             Err(message) => Some(Outcome::Blocked(message.clone())),
         };
         match outcome {
@@ -86,15 +88,14 @@ pub async fn adopt_nodes(
 }
 
 /// Writes everything for one node. A refusal of the API server affects this node only. `None` if the next pass writes it.
-pub async fn prepare_node(
-    context: &Context,
-    migration: &Migration,
-    settings: &Settings,
+pub(super) async fn prepare_node(
+    pass: &Pass<'_>,
     pools: &[Pool],
     node: &Node,
 ) -> Result<Option<Outcome>, PassError> {
+    let context = pass.context;
     let object = describe(node);
-    let write = node_objects::write(context, migration, settings, pools, node);
+    let write = node_objects::write(pass, pools, node);
     Ok(match context.obstacles.attempt(&object, write).await? {
         Some(outcome) => Some(outcome),
         None => match context.obstacles.reason_to_wait(&object, Timestamp::now()) {
@@ -108,28 +109,24 @@ pub async fn prepare_node(
 }
 
 /// Updates the settings of every agent that has others: of an earlier version, or of a migration that was about to end.
-pub async fn write_settings(
-    context: &Context,
-    cache: &Cache,
-    migration: &Migration,
-    settings: &Settings,
-) -> Result<(), WriteError> {
-    let wanted = Some(HostSettings::of(settings));
-    for object in cache.node_migrations.state() {
-        if belongs_to(&object, migration) && object.spec.flannel_to_calico.or_empty().host != wanted {
+pub(super) async fn write_settings(pass: &Pass<'_>) -> Result<(), WriteError> {
+    let wanted = Some(HostSettings::of(pass.settings));
+    for object in pass.cache.node_migrations.state() {
+        if belongs_to(&object, pass.migration) && object.spec.flannel_to_calico.or_empty().host != wanted {
             let mut spec = object.spec.clone();
             spec.flannel_to_calico
                 .get_or_insert_default()
                 .host
                 .clone_from(&wanted);
-            node_migrations::update_spec(context, &object, &spec).await?;
+            node_migrations::update_spec(pass.context, &object, &spec).await?;
         }
     }
     Ok(())
 }
 
 /// Nodes that joined and need the network label. On any other node, a missing label was removed by another writer.
-pub fn joined_nodes(cache: &Cache, migration: &Migration) -> BTreeMap<String, Arc<Node>> {
+pub(super) fn joined_nodes(pass: &Pass<'_>) -> BTreeMap<String, Arc<Node>> {
+    let (cache, migration) = (pass.cache, pass.migration);
     let mut newcomers = linux_nodes(cache);
     newcomers.retain(|_, node| !node_objects::is_prepared(node, migration));
     for object in cache.node_migrations.state() {

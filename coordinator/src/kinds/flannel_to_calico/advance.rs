@@ -1,37 +1,31 @@
 //! One pass: cluster-wide objects before the first node, the rollout, the end, each with observe → view → decide → apply →
 //! report.
 
-use api::migration::{Desired, FlannelToCalico, MigrationPhase};
-use api::{Migration, MigrationStatus, names};
+use api::migration::{Desired, MigrationPhase};
+use api::{MigrationStatus, names};
 use engine::decision::WaitReason;
 use engine::reason::{BlockReason, Reason};
-use flannel_to_calico::settings::Settings;
 
 use super::apply::finish::finish;
 use super::apply::prepare::prepare;
 use super::observe::daemon_set;
+use super::pass::Pass;
 use super::rollout;
-use crate::cache::Cache;
-use crate::context::Context;
 use crate::memory::Memory;
 use crate::pass_error::PassError;
 use crate::waits::wait;
 
 /// One pass of a started migration. Returns the reasons for which nodes in the rollout wait.
-pub async fn advance(
-    context: &Context,
-    cache: &Cache,
+pub(super) async fn advance(
+    pass: &Pass<'_>,
     memory: &mut Memory,
-    migration: &Migration,
-    spec: &FlannelToCalico,
-    settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<Vec<Reason>, PassError> {
-    let desired = migration.spec.desired;
+    let desired = pass.migration.spec.desired;
     match (desired, status.phase) {
         (_, MigrationPhase::Completed | MigrationPhase::RolledBack) => return Ok(Vec::new()),
         (Desired::Rollback, _) => {
-            if let Some(message) = past_return(cache, settings) {
+            if let Some(message) = past_return(pass) {
                 // A rollback needs flannel, which is not installed any more.
                 status.set_reason(BlockReason::PastReturn, message);
                 return Ok(Vec::new());
@@ -47,9 +41,9 @@ pub async fn advance(
         }
         // A finished node is to be rolled back: this must happen before the end.
         (Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort, MigrationPhase::Finishing)
-            if rollout::is_rollback_requested(cache, migration) =>
+            if rollout::is_rollback_requested(pass) =>
         {
-            if let Some(message) = past_return(cache, settings) {
+            if let Some(message) = past_return(pass) {
                 status.set_reason(BlockReason::PastReturn, message);
                 return Ok(Vec::new());
             }
@@ -67,10 +61,8 @@ pub async fn advance(
         return Ok(Vec::new());
     }
     match status.phase {
-        MigrationPhase::Preparing => prepare(context, cache, migration, settings, status).await?,
-        MigrationPhase::Finishing => {
-            finish(context, cache, memory, migration, settings, status).await?;
-        }
+        MigrationPhase::Preparing => prepare(pass, status).await?,
+        MigrationPhase::Finishing => finish(pass, memory, status).await?,
         MigrationPhase::Completed | MigrationPhase::RolledBack => {}
         MigrationPhase::RollingBack
         | MigrationPhase::Pending
@@ -80,19 +72,20 @@ pub async fn advance(
         | MigrationPhase::Rolling
         | MigrationPhase::Mixed
         | MigrationPhase::Halted => {
-            return rollout::advance(context, cache, memory, migration, spec, settings, status).await;
+            return rollout::advance(pass, memory, status).await;
         }
     }
     Ok(Vec::new())
 }
 
 /// Why a rollback is impossible: flannel's `DaemonSet` is deleted, or being deleted.
-fn past_return(cache: &Cache, settings: &Settings) -> Option<String> {
+fn past_return(pass: &Pass<'_>) -> Option<String> {
+    let settings = pass.settings;
     let (namespace, name) = (
         &settings.flannel_daemon_set_namespace.value,
         &settings.flannel_daemon_set_name.value,
     );
-    let set = daemon_set(cache, namespace, name);
+    let set = daemon_set(pass.cache, namespace, name);
     set.is_none_or(|set| set.metadata.deletion_timestamp.is_some())
         .then(|| {
             format!(

@@ -10,7 +10,7 @@ mod restore;
 use std::sync::Arc;
 
 use ::flannel_to_calico::api::LabelRecord;
-use api::{Migration, MigrationStatus, names};
+use api::{MigrationStatus, names};
 use engine::words;
 use flannel_to_calico::objects;
 use flannel_to_calico::settings::Settings;
@@ -24,8 +24,8 @@ pub use label::record;
 pub use restore::restore;
 
 use super::observe::daemon_set;
+use super::pass::Pass;
 use super::{node_objects, saved};
-use crate::cache::Cache;
 use crate::calico;
 use crate::calico::Kind;
 use crate::context::Context;
@@ -70,26 +70,24 @@ enum Fix {
 }
 
 /// Observes differences from what was written: labels, node selectors and, if their read is due, Calico's objects.
-pub async fn observe(
-    context: &Context,
-    cache: &Cache,
+pub(super) async fn observe(
+    pass: &Pass<'_>,
     memory: &mut Memory,
-    migration: &Migration,
-    settings: &Settings,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
 ) -> Result<Vec<Found>, ReadError> {
     let mut found = label::observe(snapshot);
-    found.extend(observe_daemon_sets(cache, settings, snapshot));
-    found.extend(observe_calico_objects(context, memory, migration, settings, status).await?);
-    if found.is_empty() && is_resumed(migration, status) {
+    found.extend(observe_daemon_sets(pass, snapshot));
+    found.extend(observe_calico_objects(pass, memory, status).await?);
+    if found.is_empty() && is_resumed(pass.migration, status) {
         status.drift = None;
     }
     Ok(found)
 }
 
 /// Node selectors keep each network's pods off the other network's nodes.
-fn observe_daemon_sets(cache: &Cache, settings: &Settings, snapshot: &Snapshot) -> Vec<Found> {
+fn observe_daemon_sets(pass: &Pass<'_>, snapshot: &Snapshot) -> Vec<Found> {
+    let settings = pass.settings;
     let label = names::NODE_NETWORK_LABEL;
     let networks = [
         (
@@ -111,7 +109,7 @@ fn observe_daemon_sets(cache: &Cache, settings: &Settings, snapshot: &Snapshot) 
     ];
     let mut found = Vec::new();
     for (namespace, name, network, is_needed) in networks {
-        let Some(set) = daemon_set(cache, namespace, name) else {
+        let Some(set) = daemon_set(pass.cache, namespace, name) else {
             if is_needed {
                 found.push(Found {
                     what: format!(
@@ -142,13 +140,17 @@ fn observe_daemon_sets(cache: &Cache, settings: &Settings, snapshot: &Snapshot) 
 
 /// Observes the pools of live pods, and the settings of both networks' tunnels and IPAM. Returns nothing if the last read is
 /// recent, unless the user has just resumed the rollout.
-pub async fn observe_calico_objects(
-    context: &Context,
+pub(super) async fn observe_calico_objects(
+    pass: &Pass<'_>,
     memory: &mut Memory,
-    migration: &Migration,
-    settings: &Settings,
     status: &MigrationStatus,
 ) -> Result<Vec<Found>, ReadError> {
+    let Pass {
+        context,
+        migration,
+        settings,
+        ..
+    } = *pass;
     let now = Timestamp::now();
     let is_due = memory
         .drift_read_at

@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use super::pass::Pass;
 use crate::calico::{self, Created};
 use crate::context::Context;
 use crate::facts;
@@ -63,15 +64,10 @@ pub async fn pools(
 }
 
 /// Writes everything for one node.
-pub async fn write(
-    context: &Context,
-    migration: &Migration,
-    settings: &Settings,
-    pools: &[Pool],
-    node: &Node,
-) -> Result<Outcome, PassError> {
+pub(super) async fn write(pass: &Pass<'_>, pools: &[Pool], node: &Node) -> Result<Outcome, PassError> {
+    let context = pass.context;
     let read = facts::nodes::node(node);
-    let wanted = match objects::of_node(&read, settings, pools) {
+    let wanted = match objects::of_node(&read, pass.settings, pools) {
         Ok(wanted) => wanted,
         Err(error) => return Ok(Outcome::Blocked(error.to_string())),
     };
@@ -87,7 +83,7 @@ pub async fn write(
         .collect();
     annotations.insert(
         names::PREPARED_BY_ANNOTATION.to_owned(),
-        json!(migration.metadata.uid),
+        json!(pass.migration.metadata.uid),
     );
     let api: Api<Node> = Api::all(context.client.clone());
     write::patch(

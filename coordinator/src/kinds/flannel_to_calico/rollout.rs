@@ -9,7 +9,7 @@ mod state;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ::flannel_to_calico::api::OrEmpty as _;
-use api::migration::{FlannelToCalico, MigrationPhase, Strategy};
+use api::migration::{MigrationPhase, Strategy};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use crash_point::Edge;
@@ -18,8 +18,6 @@ use engine::reason::Reason;
 use engine::rollout::{self, Back, NodeProgress, RolloutNode};
 use flannel_to_calico::node::{NetworkLabel, Policy, Stage};
 use flannel_to_calico::phase::Phase;
-use flannel_to_calico::settings::Settings;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use mixed::{finish_or_stay, restart_pods, restarts};
@@ -27,13 +25,12 @@ use round::{Round, RoundResult};
 use state::states;
 
 use super::apply::rollback::selects_nodes;
+use super::pass::Pass;
 use super::report::count_nodes;
 use super::traffic::{fates, networks};
 use super::view::network_label;
 use super::{adopt, drift};
-use crate::cache::Cache;
 use crate::clock::Clock;
-use crate::context::Context;
 use crate::drafts::Drafts;
 use crate::limits::{self, rules};
 use crate::memory::Memory;
@@ -48,57 +45,45 @@ use crate::write::{WriteError, describe};
 use crate::{evict, stop};
 
 /// One pass over every node. Returns the reasons for which nodes in the rollout wait.
-pub async fn advance(
-    context: &Context,
-    cache: &Cache,
+pub(super) async fn advance(
+    pass: &Pass<'_>,
     memory: &mut Memory,
-    migration: &Migration,
-    kind: &FlannelToCalico,
-    settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<Vec<Reason>, PassError> {
-    let now = Timestamp::now();
-    let name = migration.name_any();
+    let Pass {
+        context,
+        migration,
+        now,
+        ..
+    } = *pass;
     let back = rollback::wanted(migration);
-    let mut unprepared = adopt_nodes(context, cache, migration, settings, back.as_ref()).await?;
-    let snapshot = Snapshot::take(cache, &name, &context.namespace);
-    let relabelled =
-        match keep_written(context, cache, memory, migration, settings, &snapshot, status).await? {
-            Kept::Announced => return Ok(Vec::new()),
-            Kept::Restored(nodes) => nodes,
-        };
+    let mut unprepared = adopt_nodes(pass, back.as_ref()).await?;
+    let snapshot = pass.snapshot();
+    let relabelled = match keep_written(pass, memory, &snapshot, status).await? {
+        Kept::Announced => return Ok(Vec::new()),
+        Kept::Restored(nodes) => nodes,
+    };
     evict::update(context, memory, snapshot.pods());
     let probes = probe::choose(&snapshot, is_untouched);
     probe::delete_spent_probe_pods(context, &snapshot, loses_calicos_address).await?;
-    let (watched, mut drafts) = watch(context, memory, migration, kind.strategy, &snapshot, status).await?;
+    let (watched, mut drafts) = watch(pass, memory, &snapshot, status).await?;
     if is_kept_written(status) {
         drift::record(&snapshot, &mut drafts);
     }
     probe::ask_probers(&snapshot, &probes, &mut drafts);
     let lossy = traffic::stop(context, migration, &watched, status, now).await;
-    let policy = policy(migration, kind.strategy, &memory.clock, now);
+    let policy = policy(pass, &memory.clock);
     let order = node_order(&snapshot, &context.node_name);
-    let mut nodes = states(context, &snapshot, migration, back.as_ref(), &order, now);
+    let mut nodes = states(pass, &snapshot, back.as_ref(), &order);
     // First, so that a node that changes direction takes no further step forward.
-    let (turned, held_back) = rollback::turn_around(
-        context,
-        migration,
-        &snapshot,
-        &order,
-        &mut nodes,
-        back.as_ref(),
-        &mut drafts,
-    )
-    .await?;
+    let (turned, held_back) =
+        rollback::turn_around(pass, &snapshot, &order, &mut nodes, back.as_ref(), &mut drafts).await?;
     let is_active = |node: &&String| !turned.contains(&node.as_str()) && !relabelled.contains(*node);
     let round = Round {
-        context,
-        migration,
-        settings,
+        pass,
         snapshot: &snapshot,
         probes: &probes,
         policy: &policy,
-        now,
     };
     let RoundResult { mut waits, blocked } = round
         .work(memory, &mut drafts, order.iter().filter(is_active))
@@ -114,7 +99,7 @@ pub async fn advance(
         .map(|node| node.name)
         .chain(admission.start.iter().copied())
         .collect();
-    start_nodes(context, &snapshot, &start, &drafts, now).await?;
+    start_nodes(pass, &snapshot, &start, &drafts).await?;
     drafts.write(context).await?;
     let held = match &back {
         Some(Back::All) => held_back,
@@ -127,32 +112,29 @@ pub async fn advance(
         stop::halt(status, stop);
     }
     if back == Some(Back::All) {
-        rollback::continue_rollback(context, cache, memory, migration, settings, &nodes, status).await?;
+        rollback::continue_rollback(pass, memory, &nodes, status).await?;
     }
     count_nodes(context, &snapshot);
     if stop.is_none() && rollback::all_are_there(back.as_ref(), &nodes) {
         let is_prepared = unprepared.is_empty();
-        end_rollout(&round, memory, kind, &order, is_prepared, watched.wait, status).await?;
+        end_rollout(&round, memory, &order, is_prepared, watched.wait, status).await?;
     }
     Ok(waits.values().map(|held| held.reason).collect())
 }
 
 /// Keeps the traffic pods, and takes the drafts of the nodes' specs with what agents have to measure.
 async fn watch(
-    context: &Context,
+    pass: &Pass<'_>,
     memory: &mut Memory,
-    migration: &Migration,
-    strategy: Strategy,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
 ) -> Result<(TrafficResult, Drafts), PassError> {
-    let fates = fates(context, migration, strategy, snapshot);
     traffic::watch(
-        context,
+        pass.context,
         &mut memory.traffic,
-        migration,
+        pass.migration,
         &networks(),
-        fates,
+        fates(pass, snapshot),
         snapshot,
         status,
     )
@@ -164,20 +146,20 @@ async fn watch(
 async fn end_rollout(
     round: &Round<'_>,
     memory: &mut Memory,
-    kind: &FlannelToCalico,
     order: &[String],
     is_prepared: bool,
     unwatched: Option<Wait>,
     status: &mut MigrationStatus,
 ) -> Result<(), PassError> {
-    let held = if restarts(round.migration, kind) {
+    let pass = round.pass;
+    let held = if restarts(pass) {
         restart_pods(round, memory, order).await?
     } else {
         None
     };
-    match (is_prepared, kind.strategy) {
+    match (is_prepared, pass.kind.strategy) {
         (true, strategy) => {
-            finish_or_stay(round.snapshot, &round.context.namespace, strategy, held, status);
+            finish_or_stay(round.snapshot, &pass.context.namespace, strategy, held, status);
             stop::stay_until_watched(status, unwatched);
         }
         (false, Strategy::InPlace) => status.phase = MigrationPhase::Mixed,
@@ -223,18 +205,16 @@ fn is_kept_written(status: &MigrationStatus) -> bool {
 
 /// Finds and restores changes by other writers, from the end of the preparation to the rollback of cluster-wide objects.
 async fn keep_written(
-    context: &Context,
-    cache: &Cache,
+    pass: &Pass<'_>,
     memory: &mut Memory,
-    migration: &Migration,
-    settings: &Settings,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
 ) -> Result<Kept, PassError> {
     if !is_kept_written(status) {
         return Ok(Kept::Restored(BTreeSet::new()));
     }
-    let found = drift::observe(context, cache, memory, migration, settings, snapshot, status).await?;
+    let (context, migration) = (pass.context, pass.migration);
+    let found = drift::observe(pass, memory, snapshot, status).await?;
     let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
     if crate::drift::announce(context, migration, &what, status).await {
         if let Some(stop) = stop::stop(drift_stop(migration, status), status, false) {
@@ -248,44 +228,39 @@ async fn keep_written(
 }
 
 /// Prepares nodes that joined. Returns those that cannot be started yet, with the reason.
-async fn adopt_nodes(
-    context: &Context,
-    cache: &Cache,
-    migration: &Migration,
-    settings: &Settings,
-    back: Option<&Back>,
-) -> Result<BTreeMap<String, String>, PassError> {
+async fn adopt_nodes(pass: &Pass<'_>, back: Option<&Back>) -> Result<BTreeMap<String, String>, PassError> {
     if back != Some(&Back::All) {
-        return adopt::adopt_nodes(context, cache, migration, settings).await;
+        return adopt::adopt_nodes(pass).await;
     }
     // No node is prepared during a rollback, since its objects are removed. But a Node that joins needs flannel.
-    adopt::adopt(context, cache, migration).await?;
-    adopt::write_settings(context, cache, migration, settings).await?;
-    if selects_nodes(cache, settings) {
-        adopt::label_with_flannel(context, &adopt::joined_nodes(cache, migration)).await?;
+    adopt::adopt(pass.context, pass.cache, pass.migration).await?;
+    adopt::write_settings(pass).await?;
+    if selects_nodes(pass) {
+        adopt::label_with_flannel(pass.context, &adopt::joined_nodes(pass)).await?;
     }
     Ok(BTreeMap::new())
 }
 
 /// The limits and permissions of the spec.
-fn policy(migration: &Migration, strategy: Strategy, clock: &Clock, now: Timestamp) -> Policy {
+fn policy(pass: &Pass<'_>, clock: &Clock) -> Policy {
+    let migration = pass.migration;
     Policy {
-        strategy,
+        strategy: pass.kind.strategy,
         step_timeout: limits::step_timeout(migration),
         drain_timeout: limits::drain_timeout(migration),
         on_blocked: limits::on_blocked(migration),
         permissions: limits::permissions(migration),
         grace_period_seconds: migration.spec.drain.grace_period_seconds,
-        resumed_at: clock.deadlines_from(migration.spec.resumed_at, now),
+        resumed_at: clock.deadlines_from(migration.spec.resumed_at, pass.now),
     }
 }
 
 /// Whether a node that is named for a rollback is not back yet.
-pub fn is_rollback_requested(cache: &Cache, migration: &Migration) -> bool {
-    let names = rollback::rollback_nodes(migration);
-    cache.node_migrations.state().iter().any(|object| {
+pub(super) fn is_rollback_requested(pass: &Pass<'_>) -> bool {
+    let names = rollback::rollback_nodes(pass.migration);
+    pass.cache.node_migrations.state().iter().any(|object| {
         let spec = &object.spec;
-        spec.migration == migration.name_any()
+        spec.migration == pass.migration.name_any()
             && names.contains(&spec.node_name)
             && (spec.started || spec.finished_at.is_some())
     })
@@ -299,12 +274,12 @@ fn has_lost_record(rollout_node: &RolloutNode<'_>, snapshot: &Snapshot) -> bool 
 
 /// Admits these nodes.
 async fn start_nodes(
-    context: &Context,
+    pass: &Pass<'_>,
     snapshot: &Snapshot,
     nodes: &[&str],
     drafts: &Drafts,
-    now: Timestamp,
 ) -> Result<(), WriteError> {
+    let (context, now) = (pass.context, pass.now);
     for node in nodes {
         let Some(object) = snapshot.node_migrations.get(*node) else {
             continue;

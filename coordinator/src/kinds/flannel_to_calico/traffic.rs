@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use ::flannel_to_calico::api::OrEmpty as _;
 use api::migration::{Desired, Strategy};
-use api::{Migration, names};
+use api::names;
 use engine::traffic::Generation;
 use engine::traffic::pods::{NodeProgress, Place, decide};
 use flannel_to_calico::facts::LegacyPod;
 
+use super::pass::Pass;
 use super::view::is_on_flannel;
-use crate::context::Context;
 use crate::facts;
 use crate::snapshot::Snapshot;
 use crate::traffic::{Fates, Network, Networks, is_traffic_pod};
@@ -28,12 +28,7 @@ pub fn networks() -> Networks {
 }
 
 /// Fate of the traffic pods of every node.
-pub fn fates<'snapshot>(
-    context: &Context,
-    migration: &Migration,
-    strategy: Strategy,
-    snapshot: &'snapshot Snapshot,
-) -> Fates<'snapshot> {
+pub(super) fn fates<'snapshot>(pass: &Pass<'_>, snapshot: &'snapshot Snapshot) -> Fates<'snapshot> {
     let mut fates = BTreeMap::new();
     for (name, object) in &snapshot.node_migrations {
         let Some(node) = snapshot.nodes.get(name) else {
@@ -52,15 +47,15 @@ pub fn fates<'snapshot>(
             .and_then(|status| status.flannel_to_calico.or_empty().facts.as_ref());
         let place = Place {
             progress: stand,
-            in_place: strategy == Strategy::InPlace,
+            in_place: pass.kind.strategy == Strategy::InPlace,
             on_old: is_on_flannel(node),
             // During a rollback no pod is created.
-            usable: migration.spec.desired != Desired::Rollback
+            usable: pass.migration.spec.desired != Desired::Rollback
                 && facts::nodes::is_ready(node)
                 && snapshot.agent_ready(name),
             others_of_old: host.map(|host| {
                 let others =
-                    |pod: &&LegacyPod| !is_traffic_pod(&pod.namespace, &pod.name, &context.namespace);
+                    |pod: &&LegacyPod| !is_traffic_pod(&pod.namespace, &pod.name, &pass.context.namespace);
                 host.legacy_pods.iter().any(|pod| others(&pod))
             }),
         };

@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use ::flannel_to_calico::api::OrEmpty as _;
 use api::migration::Direction;
 use api::node_migration::NodeMigrationSpec;
-use api::{Migration, MigrationStatus, names};
+use api::{MigrationStatus, names};
 use engine::decision::WaitReason;
 use engine::words;
 use flannel_to_calico::host::SUBNET_TABLE;
 use flannel_to_calico::phase::{Goal, Phase};
-use flannel_to_calico::settings::Settings;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
@@ -19,8 +18,8 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::super::observe::daemon_set;
+use super::super::pass::Pass;
 use super::super::{drift, saved};
-use crate::cache::Cache;
 use crate::context::Context;
 use crate::drift::announce;
 use crate::facts;
@@ -33,22 +32,18 @@ use crate::write::{self, WriteError};
 use crate::{own_pods, staged, traffic};
 
 /// One pass of the end: each step is finished when the object that it removes does not exist.
-pub async fn finish(
-    context: &Context,
-    cache: &Cache,
+pub(in super::super) async fn finish(
+    pass: &Pass<'_>,
     memory: &mut Memory,
-    migration: &Migration,
-    settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<(), PassError> {
-    let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
+    let context = pass.context;
+    let snapshot = pass.snapshot();
     for pod in snapshot.probe_pods.values() {
         own_pods::delete(context, pod).await?;
     }
     traffic::end(context, &mut memory.traffic, &snapshot, status).await?;
-    if selects_nodes(cache, settings)
-        && keep_calicos_objects(context, memory, migration, settings, status).await?
-    {
+    if selects_nodes(pass) && keep_calicos_objects(pass, memory, status).await? {
         return Ok(());
     }
     if forget_flannels_pods(context, &snapshot).await? {
@@ -60,7 +55,7 @@ pub async fn finish(
         wait(status, WaitReason::Leftovers, message);
         return Ok(());
     }
-    if replace_daemon_sets(context, cache, settings, status).await? {
+    if replace_daemon_sets(pass, status).await? {
         return Ok(());
     }
     if let Some(held) = traffic::ending(&memory.traffic, &snapshot) {
@@ -79,18 +74,19 @@ pub async fn finish(
         snapshot.node_migrations.len()
     );
     let now = Timestamp::now();
-    staged::complete(context, migration, Direction::Forward, now, message, status).await;
+    staged::complete(context, pass.migration, Direction::Forward, now, message, status).await;
     Ok(())
 }
 
 /// Deletes flannel's `DaemonSet`, and then lets Calico's run on every node. Returns whether the status has a wait for one of
 /// them.
-async fn replace_daemon_sets(
-    context: &Context,
-    cache: &Cache,
-    settings: &Settings,
-    status: &mut MigrationStatus,
-) -> Result<bool, WriteError> {
+async fn replace_daemon_sets(pass: &Pass<'_>, status: &mut MigrationStatus) -> Result<bool, WriteError> {
+    let Pass {
+        context,
+        cache,
+        settings,
+        ..
+    } = *pass;
     let flannel = (
         &settings.flannel_daemon_set_namespace.value,
         &settings.flannel_daemon_set_name.value,
@@ -144,9 +140,10 @@ async fn replace_daemon_sets(
 }
 
 /// Whether Calico's `DaemonSet` still has the node selector: no cluster-wide object has been restored yet.
-fn selects_nodes(cache: &Cache, settings: &Settings) -> bool {
+fn selects_nodes(pass: &Pass<'_>) -> bool {
+    let settings = pass.settings;
     let set = daemon_set(
-        cache,
+        pass.cache,
         &settings.calico_daemon_set_namespace.value,
         &settings.calico_daemon_set_name.value,
     );
@@ -160,13 +157,12 @@ fn selects_nodes(cache: &Cache, settings: &Settings) -> bool {
 /// Restores changes of Calico's objects, since all traffic depends on them. Returns whether the status has to report a change
 /// first.
 async fn keep_calicos_objects(
-    context: &Context,
+    pass: &Pass<'_>,
     memory: &mut Memory,
-    migration: &Migration,
-    settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<bool, PassError> {
-    let found = drift::observe_calico_objects(context, memory, migration, settings, status).await?;
+    let (context, migration) = (pass.context, pass.migration);
+    let found = drift::observe_calico_objects(pass, memory, status).await?;
     let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
     if announce(context, migration, &what, status).await {
         return Ok(true);

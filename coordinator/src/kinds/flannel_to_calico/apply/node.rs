@@ -5,12 +5,11 @@ use std::sync::Arc;
 use ::flannel_to_calico::api::LabelRecord;
 use ::flannel_to_calico::api::OrEmpty as _;
 use api::node_migration::NodeMigrationSpec;
-use api::{Announcement, Migration, NodeMigration, names};
+use api::{Announcement, NodeMigration, names};
 use crash_point::Edge;
 use engine::decision::{Decision, Wait, WaitReason};
 use flannel_to_calico::node::{NodeStep, NodeView, Policy, Stage, at_deadline};
 use flannel_to_calico::phase::Goal;
-use flannel_to_calico::settings::Settings;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
@@ -18,9 +17,9 @@ use serde_json::json;
 
 use super::super::blocks::Own;
 use super::super::node_objects::Outcome;
+use super::super::pass::Pass;
 use super::super::report::record;
 use super::import;
-use crate::context::Context;
 use crate::cordon;
 use crate::events::EventLevel;
 use crate::evict;
@@ -31,16 +30,13 @@ use crate::steps::finish_stage;
 use crate::write::{self, WriteError};
 
 /// The inputs of a step.
-pub struct StepExecutor<'pass> {
-    pub context: &'pass Context,
-    pub memory: &'pass mut Memory,
-    pub migration: &'pass Migration,
-    pub settings: &'pass Settings,
-    pub node: &'pass Node,
+pub(in super::super) struct StepExecutor<'pass> {
+    pub(in super::super) pass: &'pass Pass<'pass>,
+    pub(in super::super) memory: &'pass mut Memory,
+    pub(in super::super) node: &'pass Node,
     /// The object as last read or written.
-    pub object: Arc<NodeMigration>,
-    pub policy: &'pass Policy,
-    pub now: Timestamp,
+    pub(in super::super) object: Arc<NodeMigration>,
+    pub(in super::super) policy: &'pass Policy,
 }
 
 impl StepExecutor<'_> {
@@ -64,8 +60,15 @@ impl StepExecutor<'_> {
             message,
             until: None,
         };
-        let decision = at_deadline(view, self.policy, stage, wait, self.now);
-        record(self.context, spec, stage, &decision, self.policy, self.now);
+        let decision = at_deadline(view, self.policy, stage, wait, self.pass.now);
+        record(
+            self.pass.context,
+            spec,
+            stage,
+            &decision,
+            self.policy,
+            self.pass.now,
+        );
         Ok(decision)
     }
 
@@ -94,7 +97,7 @@ impl StepExecutor<'_> {
         label.pending = Some(value.to_owned());
         let mut announced = self.object.spec.clone();
         announced.flannel_to_calico.get_or_insert_default().label = label.clone();
-        let api: Api<NodeMigration> = Api::all(self.context.client.clone());
+        let api: Api<NodeMigration> = Api::all(self.pass.context.client.clone());
         let (read, current) = (self.object.as_ref(), &self.object.spec);
         if let Some(metadata) = write::patch_spec(&api, read, current, &announced).await? {
             self.object = Arc::new(NodeMigration {
@@ -107,14 +110,14 @@ impl StepExecutor<'_> {
     }
 
     async fn make(&mut self, step: &NodeStep, spec: &mut NodeMigrationSpec) -> Result<Outcome, PassError> {
-        let Self {
+        let Pass {
             context,
             migration,
             settings,
-            node,
             now,
             ..
-        } = *self;
+        } = *self.pass;
+        let node = self.node;
         let memory = &mut *self.memory;
         let name = node.name_any();
         let own = |spec: &NodeMigrationSpec| {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::migration::MigrationPhase;
-use api::{Migration, MigrationStatus, names};
+use api::{MigrationStatus, names};
 use crash_point::Edge;
 use engine::decision::WaitReason;
 use flannel_to_calico::objects::{self, Pool};
@@ -22,8 +22,8 @@ use serde_json::json;
 
 use super::super::node_objects::{self, Outcome};
 use super::super::observe::required_daemon_set;
+use super::super::pass::Pass;
 use super::super::{NODES_AT_ONCE, adopt};
-use crate::cache::Cache;
 use crate::calico;
 use crate::context::Context;
 use crate::facts;
@@ -33,13 +33,16 @@ use crate::waits::{is_written, wait};
 use crate::write::{self, WriteError};
 
 /// One pass of the preparation.
-pub async fn prepare(
-    context: &Context,
-    cache: &Cache,
-    migration: &Migration,
-    settings: &Settings,
+pub(in super::super) async fn prepare(
+    pass: &Pass<'_>,
     status: &mut MigrationStatus,
 ) -> Result<(), PassError> {
+    let Pass {
+        context,
+        cache,
+        migration,
+        ..
+    } = *pass;
     adopt::adopt(context, cache, migration).await?;
     let nodes = linux_nodes(cache);
     adopt::label_with_flannel(context, &nodes).await?;
@@ -48,11 +51,11 @@ pub async fn prepare(
         return Ok(());
     }
     crash_point::reach("LabelNodes", Edge::Recorded, None).await;
-    if let Some(message) = select_nodes(context, cache, settings, &nodes).await? {
+    if let Some(message) = select_nodes(pass, &nodes).await? {
         wait(status, WaitReason::DaemonSetRollout, message);
         return Ok(());
     }
-    let pools = match write_settings(context, settings).await? {
+    let pools = match write_settings(context, pass.settings).await? {
         Ok(pools) => pools,
         Err(message) => {
             wait(status, WaitReason::CalicoObjects, message);
@@ -68,7 +71,7 @@ pub async fn prepare(
     .map(|node| {
         let pools = &pools;
         async move {
-            let outcome = adopt::prepare_node(context, migration, settings, pools, &node).await?;
+            let outcome = adopt::prepare_node(pass, pools, &node).await?;
             crash_point::reach("WriteNode", Edge::Recorded, Some(&node.name_any())).await;
             Ok::<_, PassError>(outcome)
         }
@@ -104,11 +107,15 @@ pub async fn prepare(
 
 /// Sets the node selector of flannel's `DaemonSet` and waits for its rollout; `None` once every Ready node has the new pod.
 async fn select_nodes(
-    context: &Context,
-    cache: &Cache,
-    settings: &Settings,
+    pass: &Pass<'_>,
     nodes: &BTreeMap<String, Arc<Node>>,
 ) -> Result<Option<String>, WriteError> {
+    let Pass {
+        context,
+        cache,
+        settings,
+        ..
+    } = *pass;
     let namespace = &settings.flannel_daemon_set_namespace.value;
     let name = &settings.flannel_daemon_set_name.value;
     let set = match required_daemon_set(cache, namespace, name) {

@@ -17,10 +17,10 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::super::observe::{daemon_set, required_daemon_set};
+use super::super::pass::Pass;
 use super::super::{NODES_AT_ONCE, blocks, node_objects, saved};
 use super::finish::{release_agents, remove_labels};
 use super::prepare::rolled;
-use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts;
 use crate::kind_memory::KindMemory;
@@ -87,14 +87,12 @@ impl RollbackFacts {
 /// # Errors
 ///
 /// An object changed since it was read, or the API server refuses a request or does not answer. The next pass continues.
-pub async fn roll_back(
-    context: &Context,
-    cache: &Cache,
+pub(in super::super) async fn roll_back(
+    pass: &Pass<'_>,
     memory: &mut Memory,
-    migration: &Migration,
-    settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<(), PassError> {
+    let context = pass.context;
     // Recorded before the first restore: after a change of direction everything must be written again.
     if status.rollback_started_at.is_none() {
         status.rollback_started_at = Some(Timestamp::now());
@@ -102,12 +100,12 @@ pub async fn roll_back(
         "every node is back on flannel; restoring cluster-wide objects".clone_into(&mut status.message);
         return Ok(());
     }
-    let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
+    let snapshot = pass.snapshot();
     for pod in snapshot.probe_pods.values() {
         own_pods::delete(context, pod).await?;
     }
     traffic::end(context, &mut memory.traffic, &snapshot, status).await?;
-    let kept = forget_nodes(context, memory, migration, settings, &snapshot, status).await?;
+    let kept = forget_nodes(pass, memory, &snapshot, status).await?;
     if !is_written(context, status) {
         return Ok(());
     }
@@ -129,7 +127,7 @@ pub async fn roll_back(
     crash_point::reach("DeletePools", Edge::Recorded, None).await;
     saved::restore_ipam_config(context, &status.saved_state).await?;
     crash_point::reach("RestoreIpamConfig", Edge::Recorded, None).await;
-    if let Some(message) = deselect_nodes(context, cache, settings, &snapshot).await? {
+    if let Some(message) = deselect_nodes(pass, &snapshot).await? {
         wait(status, WaitReason::DaemonSetRollout, message);
         return Ok(());
     }
@@ -149,23 +147,22 @@ pub async fn roll_back(
         snapshot.node_migrations.len()
     );
     let now = Timestamp::now();
-    staged::complete(context, migration, Direction::Rollback, now, message, status).await;
+    staged::complete(context, pass.migration, Direction::Rollback, now, message, status).await;
     Ok(())
 }
 
 /// Removes what Calico's datastore has of each node. Returns the blocks with addresses of other owners: they stay.
 async fn forget_nodes(
-    context: &Context,
+    pass: &Pass<'_>,
     memory: &mut Memory,
-    migration: &Migration,
-    settings: &Settings,
     snapshot: &Snapshot,
     status: &MigrationStatus,
 ) -> Result<Vec<String>, PassError> {
+    let context = pass.context;
     let undone = memory
         .kinds
         .of::<RollbackFacts>()
-        .of(context, migration, status)
+        .of(context, pass.migration, status)
         .await?;
     let forgotten: Vec<(String, Option<Vec<String>>)> =
         futures::stream::iter(snapshot.nodes.values().cloned())
@@ -174,7 +171,7 @@ async fn forget_nodes(
                 let object = snapshot.node_migrations.get(&node.name_any());
                 let saved = saved::of_node(before, &node.name_any(), object.map(AsRef::as_ref));
                 let known = saved::blocks_of(before, saved.as_ref());
-                let ranges = undone.remaining_of(&node, settings);
+                let ranges = undone.remaining_of(&node, pass.settings);
                 async move {
                     let forgotten = forget_node(context, &node, saved.as_ref(), ranges.as_ref(), &known);
                     let kept = context
@@ -228,9 +225,10 @@ async fn forget_node(
 }
 
 /// Whether flannel's `DaemonSet` still has the node selector.
-pub fn selects_nodes(cache: &Cache, settings: &Settings) -> bool {
+pub(in super::super) fn selects_nodes(pass: &Pass<'_>) -> bool {
+    let settings = pass.settings;
     let set = daemon_set(
-        cache,
+        pass.cache,
         &settings.flannel_daemon_set_namespace.value,
         &settings.flannel_daemon_set_name.value,
     );
@@ -242,12 +240,13 @@ pub fn selects_nodes(cache: &Cache, settings: &Settings) -> bool {
 }
 
 /// Removes the node selector of flannel's `DaemonSet` and waits for its rollout; `None` once every Ready node has the new pod.
-async fn deselect_nodes(
-    context: &Context,
-    cache: &Cache,
-    settings: &Settings,
-    snapshot: &Snapshot,
-) -> Result<Option<String>, WriteError> {
+async fn deselect_nodes(pass: &Pass<'_>, snapshot: &Snapshot) -> Result<Option<String>, WriteError> {
+    let Pass {
+        context,
+        cache,
+        settings,
+        ..
+    } = *pass;
     let namespace = &settings.flannel_daemon_set_namespace.value;
     let name = &settings.flannel_daemon_set_name.value;
     let set = match required_daemon_set(cache, namespace, name) {

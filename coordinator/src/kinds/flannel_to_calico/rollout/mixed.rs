@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ::flannel_to_calico::api::OrEmpty as _;
-use api::migration::{Desired, FlannelToCalico, LegacyPods, MigrationPhase, Strategy};
-use api::{Migration, MigrationStatus};
+use api::MigrationStatus;
+use api::migration::{Desired, LegacyPods, MigrationPhase, Strategy};
 use engine::decision::{Decision, Wait, WaitReason};
 use engine::drain::Pod;
 use flannel_to_calico::node::{NodeStep, NodeView, Policy, restart};
@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::super::apply::node::StepExecutor;
+use super::super::pass::Pass;
 use super::super::view::view;
 use super::round::Round;
 use crate::limits::rules;
@@ -24,10 +25,10 @@ use crate::traffic::is_traffic_pod;
 use crate::write;
 
 /// Whether legacy pods are to be restarted now.
-pub(super) fn restarts(migration: &Migration, kind: &FlannelToCalico) -> bool {
-    kind.strategy == Strategy::InPlace
-        && kind.legacy_pods == LegacyPods::Restart
-        && migration.spec.desired == Desired::Run
+pub(super) fn restarts(pass: &Pass<'_>) -> bool {
+    pass.kind.strategy == Strategy::InPlace
+        && pass.kind.legacy_pods == LegacyPods::Restart
+        && pass.migration.spec.desired == Desired::Run
 }
 
 /// Evicts legacy pods, on at most as many nodes at a time as may be unavailable. Returns the wait to report: of the first
@@ -38,14 +39,18 @@ pub(super) async fn restart_pods(
     order: &[String],
 ) -> Result<Option<WaitReport>, PassError> {
     let Round {
+        pass,
+        snapshot,
+        policy,
+        ..
+    } = *round;
+    let Pass {
         context,
         migration,
         settings,
-        snapshot,
-        policy,
         now,
         ..
-    } = *round;
+    } = *pass;
     let limit = rules(migration).max_unavailable.resolve(order.len());
     let (mut held, mut unavailable) = (Vec::new(), 0);
     for node in order {
@@ -73,14 +78,11 @@ pub(super) async fn restart_pods(
             Some(Decision::Run(step)) => {
                 let mut spec = object.spec.clone();
                 let mut executor = StepExecutor {
-                    context,
+                    pass,
                     memory: &mut *memory,
-                    migration,
-                    settings,
                     node: node_object,
                     object: Arc::clone(object),
                     policy,
-                    now,
                 };
                 let eviction = executor.run(&step, &mut spec);
                 let object = write::describe(node_object.as_ref());

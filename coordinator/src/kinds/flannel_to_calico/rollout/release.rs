@@ -27,10 +27,10 @@ impl Round<'_> {
         let Some(node) = self.snapshot.nodes.get(view.name) else {
             return Ok(held);
         };
-        let obstacles = &self.context.obstacles;
+        let obstacles = &self.pass.context.obstacles;
         let key = first_step(node);
         if view.cordoned_by_replumb
-            && let Err(error) = cordon::uncordon(self.context, self.migration, node).await
+            && let Err(error) = cordon::uncordon(self.pass.context, self.pass.migration, node).await
         {
             if !error.concerns_one_object() {
                 return Err(error);
@@ -44,13 +44,14 @@ impl Round<'_> {
                 error.message()
             );
             let kept = WaitReport::waiting(&refusal(message.clone()));
-            obstacles.postpone(&key, &kept, self.now);
+            obstacles.postpone(&key, &kept, self.pass.now);
             return self.refused(object, draft, view, message).await;
         }
-        obstacles.postpone(&key, &held, self.now);
-        update_spec(self.context, object, &given_back(draft)).await?;
+        obstacles.postpone(&key, &held, self.pass.now);
+        update_spec(self.pass.context, object, &given_back(draft)).await?;
         let note = format!("node {}: released, will be retried: {}", view.name, held.message);
-        self.context
+        self.pass
+            .context
             .events
             .node(node, EventLevel::Warning, held.reason, &note)
             .await;

@@ -12,13 +12,12 @@ use engine::decision::{Halt, HaltReason, Wait};
 use engine::rollout::{self, Back, NodeProgress, RolloutNode, is_rolled_back};
 use engine::words::cut;
 use flannel_to_calico::node::Stage;
-use flannel_to_calico::settings::Settings;
 use jiff::Timestamp;
 
 use super::super::apply::rollback::roll_back;
+use super::super::pass::Pass;
 use super::write_spec;
 use crate::bounds;
-use crate::cache::Cache;
 use crate::context::Context;
 use crate::drafts::Drafts;
 use crate::events::EventLevel;
@@ -68,19 +67,18 @@ fn goes_back(back: Option<&Back>, rollout_nodes: &[RolloutNode<'_>]) -> bool {
 /// Turns around nodes that fell back and nodes to be rolled back, within the limit. Returns the nodes turned in this pass, and
 /// the reason for the limit.
 pub(super) async fn turn_around<'node>(
-    context: &Context,
-    migration: &Migration,
+    pass: &Pass<'_>,
     snapshot: &Snapshot,
     order: &'node [String],
     rollout_nodes: &mut [RolloutNode<'node>],
     back: Option<&Back>,
     drafts: &mut Drafts,
 ) -> Result<(Vec<&'node str>, Option<Wait>), WriteError> {
-    let mut turned = turn_fallen(context, migration, snapshot, order, drafts).await?;
+    let mut turned = turn_fallen(pass, snapshot, order, drafts).await?;
     let mut held = None;
     if let Some(back) = back {
-        let turn = rollout::admit_rollback(rollout_nodes, back, rules(migration).max_unavailable);
-        turned.extend(turn_back(context, snapshot, &turn.now, drafts).await?);
+        let turn = rollout::admit_rollback(rollout_nodes, back, rules(pass.migration).max_unavailable);
+        turned.extend(turn_back(pass.context, snapshot, &turn.now, drafts).await?);
         held = turn.held;
     }
     for rollout_node in rollout_nodes
@@ -115,13 +113,17 @@ async fn turn_back<'node>(
 
 /// Turns around nodes whose agents have restored the old network on their own; the remaining objects of the node follow.
 async fn turn_fallen<'node>(
-    context: &Context,
-    migration: &Migration,
+    pass: &Pass<'_>,
     snapshot: &Snapshot,
     order: &'node [String],
     drafts: &mut Drafts,
 ) -> Result<Vec<&'node str>, WriteError> {
-    let now = Timestamp::now();
+    let Pass {
+        context,
+        migration,
+        now,
+        ..
+    } = *pass;
     let mut turned = Vec::new();
     for node in order {
         let Some(object) = snapshot.node_migrations.get(node) else {
@@ -221,11 +223,8 @@ async fn turn(
 
 /// Rolls the whole migration back: once no node is in progress or on Calico, cluster-wide objects are restored.
 pub(super) async fn continue_rollback(
-    context: &Context,
-    cache: &Cache,
+    pass: &Pass<'_>,
     memory: &mut Memory,
-    migration: &Migration,
-    settings: &Settings,
     rollout_nodes: &[RolloutNode<'_>],
     status: &mut MigrationStatus,
 ) -> Result<(), PassError> {
@@ -240,7 +239,7 @@ pub(super) async fn continue_rollback(
     status.progress.done = u32::try_from(back).unwrap_or(u32::MAX);
     status.progress.text = format!("{back}/{}", rollout_nodes.len());
     if rollout_nodes.iter().all(is_rolled_back) {
-        roll_back(context, cache, memory, migration, settings, status).await?;
+        roll_back(pass, memory, status).await?;
     }
     Ok(())
 }

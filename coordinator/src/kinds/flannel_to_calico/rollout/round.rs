@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use ::flannel_to_calico::api::LabelRecord;
 use ::flannel_to_calico::api::OrEmpty as _;
+use api::NodeMigration;
 use api::migration::Strategy;
 use api::node_migration::NodeMigrationSpec;
-use api::{Migration, NodeMigration};
 use crash_point::Edge;
 use engine::decision::{Decision, Wait};
 use engine::reason::Reason;
@@ -15,16 +15,14 @@ use flannel_to_calico::node::{
     NetworkLabel, NodeStep, NodeView, Policy, Stage, at_deadline, decide, is_unchanged, release_reason,
     upkeep,
 };
-use flannel_to_calico::settings::Settings;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::super::apply::node::StepExecutor;
 use super::super::node_objects::Outcome;
+use super::super::pass::Pass;
 use super::super::report::{is_written, publish_event, record};
 use super::super::view::view;
-use crate::context::Context;
 use crate::cordon;
 use crate::drafts::Drafts;
 use crate::failure::Failure as _;
@@ -39,13 +37,10 @@ use crate::write::{WriteError, describe};
 
 /// Context of a round.
 pub(super) struct Round<'pass> {
-    pub(super) context: &'pass Context,
-    pub(super) migration: &'pass Migration,
-    pub(super) settings: &'pass Settings,
+    pub(super) pass: &'pass Pass<'pass>,
     pub(super) snapshot: &'pass Snapshot,
     pub(super) probes: &'pass Probes,
     pub(super) policy: &'pass Policy,
-    pub(super) now: Timestamp,
 }
 
 /// Result of a round.
@@ -87,34 +82,31 @@ impl Round<'_> {
                 continue;
             };
             let probers = self.probes.probers.get(node).cloned().unwrap_or_default();
-            let name = self.migration.name_any();
-            let view = view(self.snapshot, self.settings, node, &name, &refusals, probers);
+            let name = self.pass.migration.name_any();
+            let view = view(self.snapshot, self.pass.settings, node, &name, &refusals, probers);
             let Some(view) = view else {
                 continue;
             };
             let unchanged = is_unchanged(&view);
             let key = obstacle(node_object, unchanged);
-            if let Some(message) = self.context.obstacles.reason_to_wait(&key, self.now) {
+            if let Some(message) = self.pass.context.obstacles.reason_to_wait(&key, self.pass.now) {
                 worked
                     .waits
                     .insert(node.clone(), WaitReport::waiting(&refusal(message)));
                 continue;
             }
-            if self.context.obstacles.postpone_if_over() {
+            if self.pass.context.obstacles.postpone_if_over() {
                 continue;
             }
             let mut executor = StepExecutor {
-                context: self.context,
+                pass: self.pass,
                 memory,
-                migration: self.migration,
-                settings: self.settings,
                 node: node_object,
                 object: Arc::clone(object),
                 policy: self.policy,
-                now: self.now,
             };
             let draft = drafts.take(object);
-            let obstacles = &self.context.obstacles;
+            let obstacles = &self.pass.context.obstacles;
             obstacles.set_current_object(Some(&describe(node_object.as_ref())));
             let result = work_on(&mut executor, &view, NodeMigrationSpec::clone(&draft)).await;
             obstacles.set_current_object(None);
@@ -146,7 +138,7 @@ impl Round<'_> {
                     }
                 }
                 Err(error) => {
-                    let refused = self.context.obstacles.note(&key, error, self.now)?;
+                    let refused = self.pass.context.obstacles.note(&key, error, self.pass.now)?;
                     let Some(message) = refused else { continue };
                     let held = self.refused(&object, draft(), &view, message).await?;
                     worked.waits.insert(node.clone(), held);
@@ -154,7 +146,7 @@ impl Round<'_> {
                 }
             }
             if !unchanged {
-                self.context.obstacles.clear(&key);
+                self.pass.context.obstacles.clear(&key);
             }
         }
         Ok(worked)
@@ -180,9 +172,9 @@ impl Round<'_> {
 
     /// Removes the cordon of a node that is not in progress: its earlier write may have succeeded without an answer.
     async fn remove_leftover_cordon(&self, node: &Node) -> Result<(), WriteError> {
-        if cordon::is_by(node, &self.migration.name_any()) {
-            let lift = cordon::uncordon(self.context, self.migration, node);
-            self.context.obstacles.attempt(&describe(node), lift).await?;
+        if cordon::is_by(node, &self.pass.migration.name_any()) {
+            let lift = cordon::uncordon(self.pass.context, self.pass.migration, node);
+            self.pass.context.obstacles.attempt(&describe(node), lift).await?;
         }
         Ok(())
     }
@@ -195,14 +187,21 @@ impl Round<'_> {
         view: &NodeView<'_>,
         message: String,
     ) -> Result<WaitReport, WriteError> {
-        let stage = decide(view, self.policy, self.now).stage;
-        let decision = at_deadline(view, self.policy, stage, refusal(message), self.now);
-        record(self.context, &mut spec, stage, &decision, self.policy, self.now);
+        let stage = decide(view, self.policy, self.pass.now).stage;
+        let decision = at_deadline(view, self.policy, stage, refusal(message), self.pass.now);
+        record(
+            self.pass.context,
+            &mut spec,
+            stage,
+            &decision,
+            self.policy,
+            self.pass.now,
+        );
         if let Some(node) = self.snapshot.nodes.get(&object.spec.node_name) {
-            publish_event(self.context, node, &decision, &spec).await;
+            publish_event(self.pass.context, node, &decision, &spec).await;
         }
         // If this write is refused, too, the status of the Migration reports it.
-        update_spec(self.context, object, &spec).await?;
+        update_spec(self.pass.context, object, &spec).await?;
         Ok(WaitReport::of(&decision).unwrap_or_else(|| WaitReport::waiting(&refusal(String::new()))))
     }
 }
@@ -247,7 +246,7 @@ async fn work_on(
         }
         (None, Some(_)) => StepResult::Held(None),
         (None, None) => {
-            let next = decide(view, executor.policy, executor.now);
+            let next = decide(view, executor.policy, executor.pass.now);
             if let Some((reason, words)) = release_reason(view, executor.policy, &next.decision) {
                 return Ok(StepResult::GivenBack(WaitReport {
                     reason,
@@ -256,21 +255,21 @@ async fn work_on(
                 }));
             }
             record(
-                executor.context,
+                executor.pass.context,
                 &mut spec,
                 next.stage,
                 &next.decision,
                 executor.policy,
-                executor.now,
+                executor.pass.now,
             );
-            publish_event(executor.context, executor.node, &next.decision, &spec).await;
+            publish_event(executor.pass.context, executor.node, &next.decision, &spec).await;
             let decision = executor.apply(view, next.stage, next.decision, &mut spec).await?;
             made = name_of(&decision);
             StepResult::Held(hold_in_spec(&decision, &spec).or_else(|| previous_refusal(&decision, &spec)))
         }
     };
     // The label may have been announced in between.
-    write_spec(executor.context, &executor.object, &spec).await?;
+    write_spec(executor.pass.context, &executor.object, &spec).await?;
     if let Some(step) = made {
         crash_point::reach(step, Edge::Recorded, Some(&spec.node_name)).await;
     }

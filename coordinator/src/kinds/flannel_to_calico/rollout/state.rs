@@ -1,29 +1,31 @@
 //! State of each node in the rollout.
 
-use api::Migration;
 use api::migration::Desired;
 use engine::rollout::{Back, NodeProgress, RolloutNode};
-use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::super::node_objects;
+use super::super::pass::Pass;
 use super::super::view::is_on_flannel;
 use super::rollback;
 use super::round::first_step;
-use crate::context::Context;
 use crate::snapshot::Snapshot;
 use crate::write::describe;
 use crate::{cordon, facts};
 
 /// Every node in the order of the rollout.
 pub(super) fn states<'order>(
-    context: &Context,
+    pass: &Pass<'_>,
     snapshot: &Snapshot,
-    migration: &Migration,
     back: Option<&Back>,
     order: &'order [String],
-    now: Timestamp,
 ) -> Vec<RolloutNode<'order>> {
+    let Pass {
+        context,
+        migration,
+        now,
+        ..
+    } = *pass;
     order
         .iter()
         .filter_map(|name| {
