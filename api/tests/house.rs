@@ -7,9 +7,10 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 /// Crates of the product.
-const CRATES: [&str; 15] = [
+const CRATES: [&str; 16] = [
     "engine",
     "calico",
+    "policy",
     "kinds/flannel-to-calico",
     "kinds/pod-cidr",
     "kinds/service-cidr",

@@ -22,6 +22,7 @@
 //! |---|---|---|
 //! | [`engine`] | `engine` | decisions that all kinds share: checks, order, rollout, eviction, traffic gates, plan |
 //! | [`calico`] | `calico` | Calico's objects in the Kubernetes API and in etcd, and the changes to them |
+//! | [`policy`] | `policy` | Kubernetes' `NetworkPolicy` as Calico enforces it: verdicts on connections, for the policy preview |
 //! | [`flannel_to_calico`] | `kinds/flannel-to-calico` | flannel (VXLAN) to Calico (VXLAN), by drain or in place |
 //! | [`pod_cidr`] | `kinds/pod-cidr` | another range for the pods of a cluster with Calico |
 //! | [`service_cidr`] | `kinds/service-cidr` | another range for Services |
