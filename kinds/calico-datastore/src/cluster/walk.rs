@@ -105,6 +105,8 @@ struct World {
     nodes_of_v3: bool,
     /// Whether the controller of the `DaemonSet` is stopped, so that no pod is created.
     creates_no_pods: bool,
+    /// Whether the pod of the controllers takes its time to end.
+    controller_stays: bool,
     /// Whether the user has opened v3 by hand.
     by_hand: bool,
     finished: bool,
@@ -135,6 +137,7 @@ impl World {
             ours: false,
             nodes_of_v3: false,
             creates_no_pods: false,
+            controller_stays: false,
             by_hand: false,
             finished: false,
         }
@@ -340,7 +343,7 @@ impl World {
             pod.terminating = true;
         }
         if !self.is_scaled || self.controller_pod.is_some_and(|pod| pod != self.controllers) {
-            self.controller_pod = None;
+            self.controller_pod = self.controller_pod.filter(|_| self.controller_stays);
         } else if self.controller_pod.is_none() {
             self.controller_pod = Some(self.controllers);
         } else if self.controllers == Calico::V3 {
@@ -436,6 +439,7 @@ impl World {
         let mut world = self.clone();
         world.failed = None;
         world.creates_no_pods = false;
+        world.controller_stays = false;
         world.hosts[0].ready = true;
         (world != *self).then_some(world)
     }
@@ -454,7 +458,7 @@ impl World {
         add(self.work.is_some(), &|world| world.work = None);
         // The runner itself ends a pause that is over; the coordinator does where no work runs.
         add(self.is_limited && self.work.is_none(), &|world| {
-            world.is_overdue = true
+            world.is_overdue = true;
         });
         add(self.work.is_some(), &|world| {
             world.failed = world.work.take().map(|(work, _)| work);
@@ -472,6 +476,7 @@ impl World {
         // The pod of a node is deleted.
         add(true, &|world| world.hosts[1].pod = None);
         add(true, &|world| world.creates_no_pods = true);
+        add(true, &|world| world.controller_stays = true);
         add(true, &|world| world.hosts[0].ready = false);
         let is_verified = self.phase == Some(Phase::Verified) && !self.v2_open && self.v3 == ReadyV3::Paused;
         // The user completes the conversion by hand.
@@ -586,7 +591,7 @@ fn any_events_end_in_completion_or_rollback() {
             others: world.events(),
         }
     });
-    states.assert_more_than(10_000);
+    states.assert_more_than(80_000);
     states.assert_each_arrives(STEPS, |world| world.finished);
 }
 
