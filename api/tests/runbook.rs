@@ -18,7 +18,6 @@ use flannel_to_calico::host_checks::HostCheck;
 use flannel_to_calico::node::Stage;
 use flannel_to_calico::phase::Phase;
 use schemars::JsonSchema;
-use strum::VariantNames;
 
 /// `docs/runbook.md`: the front page.
 const FRONT: &str = include_str!("../../docs/runbook.md");
@@ -353,7 +352,7 @@ fn every_check_of_a_host_has_its_heading() {
 
 /// The names of the steps on a host.
 fn host_step_names() -> BTreeSet<String> {
-    set(HostStep::VARIANTS.iter().copied())
+    set(HostStep::names())
 }
 
 #[test]

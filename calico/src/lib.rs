@@ -19,7 +19,9 @@ pub use block::{
     Allocation, BlockConflict, affinity, allocated, block, block_change, block_release, node_of,
 };
 pub use handle::{Released, handle, handle_blocks, handle_change, handle_release};
-pub use names::{affinity_name, block_name, handle_name, hostname_hash, tunnel_handle, tunnel_handles};
+pub use names::{
+    affinity_name, block_name, handle_name, hostname_hash, pod_link, tunnel_handle, tunnel_handles,
+};
 
 /// Name of the container of Calico's node agent.
 pub const NODE_CONTAINER: &str = "calico-node";

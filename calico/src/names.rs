@@ -3,6 +3,7 @@
 use super::family::{self, Family};
 use data_encoding::{BASE32_NOPAD, HEXLOWER};
 use ipnet::IpNet;
+use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 use sha3::Sha3_256;
 
@@ -30,6 +31,13 @@ pub fn affinity_name(node: &str, block: IpNet) -> String {
     let mut hash = HEXLOWER.encode(&Sha256::digest(format!("{node}+{block}")));
     hash.truncate(HASH_LENGTH);
     format!("{start}-{block}-{hash}")
+}
+
+/// Name of the link on the host that leads to a pod, as Calico's CNI plugin names it.
+pub fn pod_link(namespace: &str, pod: &str) -> String {
+    let mut hash = HEXLOWER.encode(&Sha1::digest(format!("{namespace}.{pod}")));
+    hash.truncate(HASH_LENGTH);
+    format!("cali{hash}")
 }
 
 /// Handle of a node's tunnel address in this family.

@@ -988,6 +988,7 @@ fn full_facts() -> flannel_to_calico::facts::HostFacts {
             ports: vec!["veth1".to_owned()],
             answers_for_pods: false,
             answered: vec!["fd00:10:244:1::/122".parse().unwrap()],
+            open: true,
         }),
         legacy_pods: Vec::new(),
         legacy_problems: Vec::new(),
@@ -1008,6 +1009,8 @@ fn full_facts() -> flannel_to_calico::facts::HostFacts {
                 looked_up: true,
             },
             records: 1,
+            kept_addresses: vec!["10.244.1.1".parse().unwrap()],
+            frame_rules: vec!["cni0".to_owned()],
         },
         direct_routes: vec![DirectRoute {
             destination: "10.244.1.0/24".parse().unwrap(),

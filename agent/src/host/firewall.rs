@@ -4,6 +4,7 @@
 mod backend;
 pub mod calico;
 mod flannel;
+pub mod frames;
 mod nftables;
 
 use std::path::Path;
@@ -62,6 +63,8 @@ pub struct Firewall {
     pub flannel: Vec<FirewallObject>,
     /// Tables with a chain of flannel whose rules iptables cannot read, with the reason.
     pub unread: Vec<String>,
+    /// Links for which replumb accepts frames to other MAC addresses.
+    pub frame_rules: Vec<String>,
     /// Calico's own tables, and iptables tables that contain chains of Calico.
     pub calico: Vec<FirewallObject>,
 }
@@ -78,6 +81,7 @@ pub async fn read(proc: &Path) -> Result<Firewall, FirewallError> {
     Ok(Firewall {
         flannel,
         unread,
+        frame_rules: nft.frame_rules(),
         calico: calico::list(proc, &nft).await?,
     })
 }

@@ -21,16 +21,17 @@ use tokio::task::JoinHandle;
 mod change;
 mod labels;
 mod messages;
+mod ports;
 mod proxies;
 mod request;
 mod subnets;
 mod tables;
 
 pub use self::change::{FELIX, KERNEL, ROUTE_PROTOCOL, Renamed};
-use self::messages::{blackhole, forwarding_entry, link, neighbour, own_address, proxy, route};
+use self::messages::{blackhole, forwarding_entry, link, neighbour, own_address, own_label, proxy, route};
 pub use self::request::NetlinkError;
 use self::request::{answer, reading};
-use super::snapshot::{Address, Link, MAIN_TABLE, Snapshot};
+use super::snapshot::{Address, ForwardingEntry, Link, MAIN_TABLE, Snapshot};
 
 /// A netlink connection to the namespace of the thread that created it.
 #[derive(Debug)]
@@ -68,18 +69,20 @@ impl Netlink {
         let links = self.links().await?;
         let mut routes = self.route_messages(AddressFamily::Inet).await?;
         routes.extend(self.route_messages(AddressFamily::Inet6).await?);
-        let forwarding = self
-            .neighbour_messages(AddressFamily::Bridge)
-            .await?
-            .iter()
-            .filter_map(forwarding_entry)
-            .filter(|entry| {
-                links
-                    .iter()
-                    .any(|link| link.index == entry.link && link.vxlan.is_some())
-            })
+        let of_link = |entry: &ForwardingEntry, is_kind: fn(&Link) -> bool| {
+            let mut links = links.iter();
+            links.any(|link| link.index == entry.link && is_kind(link))
+        };
+        let entries = self.neighbour_messages(AddressFamily::Bridge).await?;
+        let entries = || entries.iter().filter_map(forwarding_entry);
+        let forwarding = entries()
+            .filter(|entry| of_link(entry, |link| link.vxlan.is_some()))
+            .collect();
+        let deliveries = entries()
+            .filter(|entry| of_link(entry, |link| link.kind == "bridge"))
             .collect();
         Ok(Snapshot {
+            deliveries,
             addresses: self.addresses().await?,
             blackholes: routes.iter().filter_map(blackhole).collect(),
             routes: routes
@@ -137,6 +140,7 @@ impl Netlink {
             Some(Address {
                 link: message.header.index,
                 address: own_address(message)?,
+                label: own_label(message),
             })
         };
         Ok(self

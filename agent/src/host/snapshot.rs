@@ -28,6 +28,9 @@ pub struct Link {
     pub kind: String,
     /// Attributes of a VXLAN link.
     pub vxlan: Option<Vxlan>,
+    /// Whether the bridge that the link is attached to sends frames back through it; `None` for a link that is not attached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hairpin: Option<bool>,
 }
 
 /// Attributes of a VXLAN link.
@@ -52,6 +55,9 @@ pub struct Address {
     pub link: u32,
     /// Address with the length of its prefix.
     pub address: IpNet,
+    /// Label of an IPv4 address; empty if it is the name of the link.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub label: String,
 }
 
 /// The kernel's main table of routes.
@@ -156,6 +162,9 @@ pub struct Snapshot {
     pub neighbours: Vec<Neighbour>,
     /// Forwarding entries of VXLAN links.
     pub forwarding: Vec<ForwardingEntry>,
+    /// Forwarding entries of bridges for MAC addresses whose frames are delivered to the host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deliveries: Vec<ForwardingEntry>,
 }
 
 impl Snapshot {
@@ -248,6 +257,7 @@ impl Snapshot {
                 .filter(|entry| entry.link == index)
                 .cloned()
                 .collect(),
+            deliveries: Vec::new(),
         }
     }
 }

@@ -113,7 +113,49 @@ pub fn answering(bridge: &str, speaks_ipv6: bool) -> Vec<(String, &'static str)>
 pub fn answers(network: &Path, bridge: &str, speaks_ipv6: bool) -> Result<bool, SysctlError> {
     // The folder of all parameters must exist, else the result is unknown.
     read_if_exists(&network.join("core/somaxconn"))?;
-    for (parameter, wanted) in answering(bridge, speaks_ipv6) {
+    are_set(network, answering(bridge, speaks_ipv6))
+}
+
+/// The reverse path filter of a link, as a path below `/proc/sys/net`.
+pub fn reverse_path_filter_of(link: &str) -> String {
+    format!("ipv4/conf/{link}/rp_filter")
+}
+
+/// Parameters with which the link of a pod answers without delay for all addresses, and forwards: path below `/proc/sys/net`,
+/// value.
+pub fn answering_for_all(link: &str) -> [(String, &'static str); 3] {
+    [
+        (format!("ipv4/neigh/{link}/proxy_delay"), "0"),
+        (format!("ipv4/conf/{link}/proxy_arp"), "1"),
+        (format!("ipv4/conf/{link}/forwarding"), "1"),
+    ]
+}
+
+/// Parameters that Felix sets on the link of a pod, as paths below `/proc/sys/net`.
+pub fn of_felix(link: &str) -> [String; 5] {
+    [
+        format!("ipv4/conf/{link}/route_localnet"),
+        format!("ipv6/conf/{link}/accept_ra"),
+        format!("ipv6/conf/{link}/forwarding"),
+        format!("ipv6/conf/{link}/proxy_ndp"),
+        format!("ipv6/neigh/{link}/proxy_delay"),
+    ]
+}
+
+/// Whether the link of a pod answers for all addresses; false if the link does not exist.
+///
+/// # Errors
+///
+/// A parameter exists and cannot be read.
+pub fn answers_for_all(network: &Path, link: &str) -> Result<bool, SysctlError> {
+    are_set(network, answering_for_all(link))
+}
+
+fn are_set(
+    network: &Path,
+    parameters: impl IntoIterator<Item = (String, &'static str)>,
+) -> Result<bool, SysctlError> {
+    for (parameter, wanted) in parameters {
         let path = network.join(parameter);
         match read_small(&path) {
             Ok(found) if found.trim() == wanted => {}

@@ -15,6 +15,7 @@ fn link(index: u32, name: &str) -> Link {
         controller: None,
         kind: String::new(),
         vxlan: None,
+        hairpin: None,
     }
 }
 
@@ -39,6 +40,7 @@ fn links_are_shown_by_name() {
     let address = |link, text: &str| Address {
         link,
         address: text.parse().unwrap(),
+        label: String::new(),
     };
     let rule = Rule {
         priority: 7,

@@ -105,6 +105,7 @@ pub struct Host {
     pub netlink: Netlink,
     pub processes: Processes,
     ipv6: Option<Ipv6HostSettings>,
+    pub adopt_pods: bool,
 }
 
 impl Host {
@@ -130,6 +131,7 @@ impl Host {
             netlink: Netlink::connect().unwrap(),
             processes: Processes::default(),
             ipv6: None,
+            adopt_pods: false,
         }
     }
 
@@ -269,6 +271,7 @@ impl Host {
             block_size: 26,
             node_range_length: 24,
             ipv6: self.ipv6.clone(),
+            adopt_pods: self.adopt_pods,
         }
     }
 

@@ -8,6 +8,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod adopt;
 mod back;
 mod flood;
 mod host;

@@ -115,7 +115,11 @@ impl Kind for FlannelToCalico {
     }
 
     fn write_orders(&self, settings: &Settings, spec: &mut NodeMigrationSpec) {
-        spec.flannel_to_calico.get_or_insert_default().host = Some(HostSettings::of(settings));
+        spec.flannel_to_calico.get_or_insert_default().host = Some(HostSettings::for_agents(
+            settings,
+            self.strategy,
+            self.legacy_pods,
+        ));
     }
 
     fn save_settings(&self, settings: Settings, status: &mut MigrationStatus) {

@@ -24,9 +24,10 @@ pub struct FlannelToCalico {
     /// its network changes. `InPlace`: the pods of the node keep running and keep their addresses while its network changes.
     #[serde(default)]
     pub strategy: Strategy,
-    /// `legacyPods` is what happens to the pods that are still on the flannel network when all nodes are on Calico. Applies to
-    /// strategy `InPlace`. Possible values: `Keep` (default): the pods run until their owners replace them. `Restart`: the pods
-    /// are evicted within their PodDisruptionBudgets, on at most `rollout.maxUnavailable` nodes at the same time.
+    /// `legacyPods` is what happens to the pods that are still on the flannel network when their node is on Calico. Applies to
+    /// strategy `InPlace`. Possible values: `Keep` (default): the pods run until their owners replace them. `Restart`: when all
+    /// nodes are on Calico, the pods are evicted within their PodDisruptionBudgets, on at most `rollout.maxUnavailable` nodes at
+    /// the same time. `Adopt`: on each node, the running pods become pods of Calico, without a restart and with their addresses.
     #[serde(default)]
     pub legacy_pods: LegacyPods,
     /// `allowSingleNode` allows strategy `Drain` in a cluster that has one schedulable node. All pods of that node are down while

@@ -1,6 +1,7 @@
 //! libcni's record of one attachment, `/var/lib/cni/results/<network>-<sandbox>-<interface>`: the pod, its addresses, and its
 //! links on the host.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use base64::Engine as _;
@@ -24,8 +25,14 @@ pub struct Attachment {
     pub pod: String,
     /// Links of the host that the plugins created or used: the bridge and the host end of the veth pair.
     pub links: Vec<String>,
+    /// MAC addresses of these links, in lower case with colons, by name. A link whose address was not recorded has no entry.
+    pub link_macs: BTreeMap<String, String>,
+    /// MAC address of the interface in the pod, in lower case with colons; empty when it was not recorded.
+    pub mac: String,
     /// Addresses of the pod.
     pub addresses: Vec<IpAddr>,
+    /// The plugins that took part, by type. Without plugins that had nothing to do: their capability was not asked for.
+    pub plugins: Vec<String>,
 }
 
 /// Why a record was not understood.
@@ -95,6 +102,8 @@ struct Outcome {
 struct Interface {
     name: String,
     #[serde(default)]
+    mac: String,
+    #[serde(default)]
     sandbox: String,
 }
 
@@ -118,6 +127,10 @@ impl Attachment {
             Value::Null => Outcome::default(),
             result => serde_json::from_value(result)?,
         };
+        let on_host = || {
+            let interfaces = outcome.interfaces.iter();
+            interfaces.filter(|interface| interface.sandbox.is_empty())
+        };
         let arguments = record.cni_args.unwrap_or_default();
         let argument = |name: &str| {
             arguments
@@ -132,15 +145,40 @@ impl Attachment {
             network: record.network_name,
             sandbox: record.container_id,
             interface: record.if_name,
-            links: outcome
+            plugins: plugins(&record.config, &record.capability_args),
+            mac: outcome
                 .interfaces
-                .into_iter()
-                .filter(|interface| interface.sandbox.is_empty())
-                .map(|interface| interface.name)
+                .iter()
+                .find(|interface| !interface.sandbox.is_empty())
+                .map(|interface| interface.mac.to_lowercase())
+                .unwrap_or_default(),
+            link_macs: on_host()
+                .filter(|interface| !interface.mac.is_empty())
+                .map(|interface| (interface.name.clone(), interface.mac.to_lowercase()))
                 .collect(),
+            links: on_host().map(|interface| interface.name.clone()).collect(),
             addresses: outcome.ips.iter().map(|ip| ip.address.addr()).collect(),
         })
     }
+}
+
+/// The types of the plugins in a recorded configuration. A plugin whose only purpose is a capability that was not asked for did
+/// nothing. A configuration that cannot be read has no plugins: the record is complete without it.
+fn plugins(config: &str, capabilities: &Map<String, Value>) -> Vec<String> {
+    let list: Value = base64::prelude::BASE64_STANDARD
+        .decode(config)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default();
+    let is_idle = |plugin: &str| plugin == "bandwidth" && !capabilities.contains_key("bandwidth");
+    list["plugins"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|plugin| plugin["type"].as_str())
+        .filter(|plugin| !is_idle(plugin))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The calls that undo an attachment, in order, as libcni makes them: DEL, from the last plugin to the first, with the

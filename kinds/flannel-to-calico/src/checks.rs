@@ -102,7 +102,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
         // Legacy pods are evicted in the end, and a new pod may start on the same node.
         (Strategy::InPlace, LegacyPods::Restart) => checks.extend(pods::check(facts, policy)),
         // No pod is evicted, so no other node needs room.
-        (Strategy::InPlace, LegacyPods::Keep) => {}
+        (Strategy::InPlace, LegacyPods::Keep | LegacyPods::Adopt) => {}
     }
     checks
 }

@@ -1,5 +1,7 @@
 //! The plan of this migration as a document.
 
+mod in_place;
+
 use super::facts::ClusterFacts;
 
 use super::detect::NETWORK_LABEL as LABEL;
@@ -43,7 +45,7 @@ pub fn document(
             let here = pods.get(node.name.as_str()).into_iter().flatten();
             of_node(settings, &drain::residents(here.copied(), &node.name), node)
         }
-        Strategy::InPlace => of_node_in_place(settings, facts, node),
+        Strategy::InPlace => in_place::of_node(settings, legacy_pods, facts, node),
     };
     Document {
         prepare: prepare(settings, facts, &nodes),
@@ -215,88 +217,6 @@ fn of_node(settings: &Settings, residents: &drain::Residents<'_>, node: &Node) -
     actions
 }
 
-/// In place, no pod is evicted: the tunnel is renamed, and the links of pods stay attached to `cni0`.
-fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action> {
-    let object = format!("Node {}", node.name);
-    let host = format!("host {}", node.name);
-    let attached = facts
-        .hosts
-        .get(&node.name)
-        .map_or(0, |host| host.legacy_pods.len());
-    let answers = if settings.ipv6.is_some() {
-        "/32 and /128 to cni0 for each pod that runs there; cni0 answers ARP and neighbour solicitations for Calico's pods"
-    } else {
-        "/32 to cni0 for each pod that runs there; cni0 answers ARP for Calico's pods"
-    };
-    let mut actions = vec![
-        Action::new(
-            "label",
-            &object,
-            format!("{LABEL}=none; flannel's pod terminates, and its network keeps working"),
-        ),
-        Action::new(
-            "hold",
-            &host,
-            "move /run/flannel/subnet.env to the backup directory: new pods wait for some seconds",
-        ),
-        Action::as_of_now(
-            "import",
-            format!("IPAM blocks of node {}", node.name),
-            format!("addresses of the pods on cni0 ({attached})"),
-        ),
-        Action::new(
-            "import",
-            format!("IPAM blocks of node {}", node.name),
-            "reserve the address of cni0 and the last address of the podCIDR",
-        ),
-        Action::new("route", &host, answers),
-    ];
-    actions.extend(route_subnets(settings, node));
-    let renamed = HostSettings::of(settings).tunnels().into_iter().map(|tunnel| {
-        Action::new(
-            "rename",
-            &host,
-            format!(
-                "{} becomes {} while it carries packets",
-                tunnel.flannel_name, tunnel.calico_name
-            ),
-        )
-    });
-    actions.extend(renamed);
-    actions.extend([
-        Action::new(
-            "label",
-            &object,
-            format!("{LABEL}=calico; calico-node starts and takes over the link"),
-        ),
-        Action::new(
-            "delete",
-            &host,
-            format!(
-                "flannel's conflist in {} (with a backup), when Calico's is in use; new pods use Calico",
-                settings.cni_configuration_directory.value
-            ),
-        ),
-        Action::new(
-            "probe",
-            &object,
-            "calico-node is Ready, the agent's checks pass, an old and a new node reach a pod on the node",
-        ),
-        Action::new(
-            "delete",
-            &host,
-            "cni0, FLANNEL-* chains and tables, host-local leases (with a backup), when the last legacy pod has ended, \
-             possibly days later",
-        ),
-        Action::new(
-            "release",
-            format!("IPAM blocks of node {}", node.name),
-            "the address of cni0 and the last address of the podCIDR",
-        ),
-    ]);
-    actions
-}
-
 /// IPv6: flannel pods must be reachable with any address in the subnet of their node.
 fn route_subnets(settings: &Settings, node: &Node) -> Option<Action> {
     settings.ipv6.as_ref().map(|ipv6| {
@@ -315,7 +235,7 @@ fn route_subnets(settings: &Settings, node: &Node) -> Option<Action> {
 /// The action on legacy pods when all nodes are on Calico.
 fn restart(strategy: Strategy, legacy_pods: LegacyPods) -> Option<Action> {
     match (strategy, legacy_pods) {
-        (Strategy::Drain, _) | (Strategy::InPlace, LegacyPods::Keep) => None,
+        (Strategy::Drain, _) | (Strategy::InPlace, LegacyPods::Keep | LegacyPods::Adopt) => None,
         (Strategy::InPlace, LegacyPods::Restart) => Some(Action::new(
             "evict",
             "legacy pods on every node",

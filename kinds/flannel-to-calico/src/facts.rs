@@ -1,6 +1,8 @@
 //! Facts about the cluster, which the coordinator reads from the API, and about a host, which its agent reads: parsed values of
 //! the kernel and of files.
 
+mod legacy_pod;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -8,12 +10,13 @@ use ipnet::{IpNet, Ipv6Net};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::legacy_pod::{LegacyPod, PodLink};
 use crate::flannel::SubnetEnvironment;
 use engine::check::Check;
 use engine::check::policies::PolicyState;
 use engine::cluster::{DaemonSet, IpPool, Malformed, Node, Webhook};
 use engine::cni::CniDirectory;
-use engine::drain::{Budget, Pod};
+use engine::drain::Budget;
 pub use engine::found::Found;
 use engine::pods::Pods;
 
@@ -76,44 +79,10 @@ pub struct Bridge {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>")]
     pub answered: Vec<Ipv6Net>,
-}
-
-/// `LegacyPod` is a pod that was attached to the flannel network.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct LegacyPod {
-    /// `namespace` is the namespace of the pod. Empty if the container runtime has not recorded it.
-    #[schemars(regex(pattern = r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$"))]
-    pub namespace: String,
-    /// `name` is the name of the pod. Empty if the container runtime has not recorded it.
-    #[schemars(regex(pattern = r"^([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)?$"))]
-    pub name: String,
-    /// `sandbox` is the ID of the pod sandbox. The name of the IPAM handle in Calico contains it.
-    #[schemars(regex(pattern = r"^[0-9A-Za-z]([-0-9A-Za-z]{0,126}[0-9A-Za-z])?$"))]
-    pub sandbox: String,
-    /// `link` is the name of the link of the pod on the host. Empty if there is none.
-    #[schemars(regex(pattern = r"^[^/\s]{0,15}$"))]
-    pub link: String,
-    /// `addresses` is the list of addresses of the pod.
-    #[schemars(with = "Vec<String>")]
-    pub addresses: Vec<IpAddr>,
-    /// `attached` is whether the link is attached to `cni0`, so that the pod is running.
-    pub attached: bool,
-    /// `routed` is whether each address has a route of its own to `cni0`.
-    pub routed: bool,
-}
-
-impl LegacyPod {
-    /// Whether this record belongs to that pod. The address is not enough: after the end of a legacy pod Calico may assign its
-    /// address to another pod while the record still exists.
-    pub fn is(&self, pod: &Pod) -> bool {
-        let is_named = (&self.namespace, &self.name) == (&pod.namespace, &pod.name);
-        (is_named || self.name.is_empty())
-            && self
-                .addresses
-                .iter()
-                .any(|address| pod.addresses.contains(address))
-    }
+    /// `open` is whether the bridge accepts packets whose way back is another link, and frames to the MAC addresses of adopted
+    /// pods.
+    #[serde(default)]
+    pub open: bool,
 }
 
 /// `DirectRoute` is a route to the pods of another node that does not use a tunnel (flannel's `DirectRouting` or host-gw).
@@ -228,6 +197,14 @@ pub struct CalicoObjects {
     /// `subnetRoutes` are the routes of replumb to the whole IPv6 subnets of other nodes.
     #[serde(default)]
     pub subnet_routes: SubnetRoutes,
+    /// `frameRules` is the list of links, by name, for which a rule of replumb accepts frames to other MAC addresses. For an adopted
+    /// pod, the name of flannel and the name of Calico, with an underscore between them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frame_rules: Vec<String>,
+    /// `keptAddresses` is the list of addresses of `cni0` that replumb has put on the loopback interface for adopted pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>")]
+    pub kept_addresses: Vec<IpAddr>,
     /// `records` is the number of results that libcni has cached for pods on Calico's network.
     #[serde(default)]
     pub records: u32,

@@ -14,6 +14,7 @@ pub(super) fn settings() -> HostSettings {
         block_size: 26,
         node_range_length: 24,
         ipv6: None,
+        adopt_pods: false,
     }
 }
 

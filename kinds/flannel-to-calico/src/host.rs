@@ -1,5 +1,7 @@
 //! Decisions of the agent: the phase of the host, and the next change to the host.
 
+mod adopt;
+mod adopt_step;
 mod dead_mans_switch;
 mod detach;
 mod device;
@@ -7,8 +9,11 @@ mod in_place;
 mod phase;
 mod rollback;
 mod step;
+mod step_object;
 mod subnets;
 
+pub use adopt::{obstacles, stays_mixed};
+pub use adopt_step::{PodAction, PodChange, PodEnd};
 pub use dead_mans_switch::{Orders, PodNetworkService, remaining_time, service};
 pub use detach::leftovers;
 pub use device::calico_device_problem;
@@ -22,7 +27,7 @@ pub use step::{HostStep, Undo};
 use super::cni;
 use super::facts::HostFacts;
 use super::phase::{Goal, Phase};
-use super::settings::Settings;
+use super::settings::{LegacyPods, Settings, Strategy};
 use detach::{detach, hold};
 
 /// `HostSettings` is what an agent needs to know about flannel and Calico on its host.
@@ -46,6 +51,10 @@ pub struct HostSettings {
     /// `ipv6` is what the agent needs to know about IPv6. Unset if pods have IPv4 addresses only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6HostSettings>,
+    /// `adoptPods` is whether the agent adopts the running pods of flannel on its way to phase `Calico`: it moves each of them from
+    /// `cni0` to a link of its own, without a restart. Defaults to false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopt_pods: bool,
 }
 
 /// `Ipv6HostSettings` is what an agent needs to know about IPv6.
@@ -126,6 +135,15 @@ impl HostSettings {
                 node_range_length: ipv6.flannel_subnet_length.value,
                 flannel_pods: true,
             }),
+            adopt_pods: false,
+        }
+    }
+
+    /// The settings for the agents of a migration with this handling of legacy pods.
+    pub fn for_agents(settings: &Settings, strategy: Strategy, legacy_pods: LegacyPods) -> Self {
+        Self {
+            adopt_pods: (strategy, legacy_pods) == (Strategy::InPlace, LegacyPods::Adopt),
+            ..Self::of(settings)
         }
     }
 
@@ -174,6 +192,8 @@ pub const CALICO_DEVICE_V6: &str = "vxlan-v6.calico";
 pub const SUBNET_TABLE: u32 = 8282;
 /// Name of the bridge of flannel's CNI plugin.
 pub const BRIDGE: &str = "cni0";
+/// Label of the addresses of the bridge that replumb puts on the loopback interface for adopted pods.
+pub const KEPT_LABEL: &str = "lo:adopted";
 
 /// State in the agent's journal that the host does not show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -238,6 +258,7 @@ pub enum HostDecision {
 ///     block_size: 26,
 ///     node_range_length: 24,
 ///     ipv6: None,
+///     adopt_pods: false,
 /// };
 /// let next = |goal| decide(&facts, &settings, goal, &JournalState::default());
 /// assert_eq!(next(Goal::Held), HostDecision::Run(HostStep::WithdrawSubnetEnvironment));

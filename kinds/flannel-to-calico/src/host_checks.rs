@@ -132,7 +132,9 @@ pub fn checks(subject: Subject<'_>) -> Vec<Check> {
     if on_calico || matches!(goal, Goal::Mixed | Goal::Calico) {
         checks.push(calico_device(subject));
     }
-    if phase == Phase::Calico || goal == Goal::Calico {
+    // While pods are adopted, flannel serves the others: the phase says when the host is done.
+    let removes_at_once = goal == Goal::Calico && !subject.settings.adopt_pods;
+    if phase == Phase::Calico || removes_at_once {
         checks.push(remaining(subject));
     }
     checks

@@ -125,8 +125,12 @@ pub fn wanted(node: &str, claimed: &[ClaimedRange], host: &HostFacts) -> Vec<All
         handle: reserved_handle(node),
         attributes: text([("node", node), ("type", "replumbReserved")]),
     };
-    if let Some(bridge) = host.bridge.present() {
-        let own = bridge.addresses.iter().map(IpNet::addr);
+    // Adopted pods keep the gateway and the broadcast address after the end of the bridge.
+    let bridge = host.bridge.present().map(|bridge| &bridge.addresses);
+    let kept = &host.calico.kept_addresses;
+    if bridge.is_some() || !kept.is_empty() {
+        let own = bridge.into_iter().flatten().map(IpNet::addr);
+        let own = own.chain(kept.iter().copied());
         // IPv6 has no broadcast address.
         let last = claimed.iter().filter_map(|claimed| match claimed.range {
             IpNet::V4(range) => Some(IpAddr::V4(range.broadcast())),
@@ -138,7 +142,7 @@ pub fn wanted(node: &str, claimed: &[ClaimedRange], host: &HostFacts) -> Vec<All
             .map(|address| (address, reserved(address)));
         found.extend(reserved);
     }
-    for pod in host.legacy_pods.iter().filter(|pod| pod.attached) {
+    for pod in host.legacy_pods.iter().filter(|pod| pod.is_running()) {
         for address in pod.addresses.iter().filter(|address| is_known(address)) {
             let allocation = Allocation {
                 address: *address,
@@ -203,6 +207,9 @@ mod tests {
             addresses: vec![address.parse().unwrap()],
             attached,
             routed: false,
+            mac: String::new(),
+            pod_link: None,
+            obstacle: None,
         };
         HostFacts {
             legacy_pods: vec![pod("s1", "10.244.1.7", true), pod("s2", "10.244.1.8", false)],

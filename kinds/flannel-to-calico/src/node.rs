@@ -22,7 +22,7 @@ pub use view::{AgentReport, NodeView};
 use super::import::ImportedAddress;
 use super::objects::Allocation;
 use super::phase::Goal;
-use super::settings::Strategy;
+use super::settings::{LegacyPods, Strategy};
 use engine::decision::Decision;
 use engine::drain;
 use engine::evict::{OnBlocked, PodName};
@@ -93,6 +93,8 @@ impl Direction {
 pub struct Policy {
     /// How the node changes its network.
     pub strategy: Strategy,
+    /// The handling of legacy pods, in place.
+    pub legacy_pods: LegacyPods,
     /// The time limit of a stage.
     pub step_timeout: SignedDuration,
     /// The time limit of a drain.
@@ -134,6 +136,8 @@ pub enum Stage {
     Attach,
     /// An old and a new node reach a pod on the node.
     Probe,
+    /// In place: the agent adopts the running pods of flannel.
+    Adopt,
     /// The node is uncordoned, if replumb has cordoned it.
     Uncordon,
     /// Rollback: the label is changed from calico to none, and Calico's pod ends.

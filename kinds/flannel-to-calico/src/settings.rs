@@ -193,7 +193,7 @@ pub enum Strategy {
     InPlace,
 }
 
-/// `LegacyPods` is what happens to the pods that are still on the flannel network when all nodes are on Calico.
+/// `LegacyPods` is what happens to the pods that are still on the flannel network when their node is on Calico.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum LegacyPods {
     /// The pods run until their owners replace them.
@@ -201,4 +201,6 @@ pub enum LegacyPods {
     Keep,
     /// The pods are evicted within their PodDisruptionBudgets, on at most `maxUnavailable` nodes at the same time.
     Restart,
+    /// The pods become pods of Calico without a restart: on each node, the link of each pod leaves `cni0`.
+    Adopt,
 }

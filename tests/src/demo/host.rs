@@ -228,6 +228,18 @@ impl Host {
         })
     }
 
+    /// Addresses of flannel's bridge that replumb has put on the loopback interface for adopted pods.
+    fn kept_addresses(&self) -> Vec<&Value> {
+        let addresses = self
+            .addresses
+            .iter()
+            .filter_map(|link| link["addr_info"].as_array());
+        let kept = addresses
+            .flatten()
+            .filter(|address| address["label"] == "lo:adopted");
+        kept.map(|address| &address["local"]).collect()
+    }
+
     /// The whole state, as comparable lines: a rollback must restore it.
     pub fn everything(&self) -> BTreeSet<String> {
         let mut lines = BTreeSet::new();
@@ -292,8 +304,12 @@ impl Host {
                 link["flags"]
             ));
         }
+        let kept = self.kept_addresses();
         for link in self.addresses.iter().filter(|link| !is_network_link(&name(link))) {
             for address in link["addr_info"].as_array().into_iter().flatten() {
+                if kept.contains(&address["local"]) {
+                    continue;
+                }
                 lines.insert(format!(
                     "address {} {}/{}",
                     name(link),
@@ -305,7 +321,8 @@ impl Host {
         for route in &self.routes {
             let device = route["dev"].as_str().unwrap_or_default();
             let blackhole = route["type"].as_str() == Some("blackhole");
-            if !is_network_link(device) && !blackhole && !is_bird_route(route) {
+            let is_kept = device == "lo" && kept.contains(&route["dst"]);
+            if !is_network_link(device) && !blackhole && !is_bird_route(route) && !is_kept {
                 lines.insert(format!("route {route}"));
             }
         }
@@ -341,7 +358,8 @@ impl Host {
                             .any(|value| value["table"] == *table || value["name"] == *table)
                     })
                 });
-            if !of_iptables && !is_kubernetes_rule(&text) && object.get("metainfo").is_none() {
+            let is_other = !is_kubernetes_rule(&text) && !accepts_frames_of_pods(object);
+            if !of_iptables && is_other && object.get("metainfo").is_none() {
                 lines.insert(format!("nft {text}"));
             }
         }
@@ -353,6 +371,12 @@ impl Host {
         );
         lines
     }
+}
+
+/// Whether this is a rule of replumb for frames of adopted pods, its chain or its table.
+fn accepts_frames_of_pods(object: &Value) -> bool {
+    let mut parts = object.as_object().into_iter().flat_map(serde_json::Map::values);
+    parts.any(|part| part["family"] == "netdev" && (part["table"] == "replumb" || part["name"] == "replumb"))
 }
 
 /// Whether a rule selects replumb's own table: routes to whole IPv6 subnets are in it as long as pods of flannel live.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::frames;
 use crate::host::program::{ProgramError, command_line, lines};
 
 /// Names of all nftables tables, and of the selected chains, without rules: a node may have hundreds of thousands of chains.
@@ -11,6 +12,8 @@ pub struct Nftables {
     tables: BTreeSet<(String, String)>,
     /// Family, table, and the common name of the selected chain.
     chains: BTreeSet<(String, String, &'static str)>,
+    /// Chains of replumb's own table, each named after a link.
+    frame_rules: BTreeSet<String>,
 }
 
 /// The position in a listing.
@@ -32,6 +35,11 @@ impl Nftables {
     pub fn has_chain(&self, family: &str, table: &str, chain: &'static str) -> bool {
         self.chains
             .contains(&(family.to_owned(), table.to_owned(), chain))
+    }
+
+    /// Links for which replumb accepts frames to other MAC addresses, in order.
+    pub fn frame_rules(&self) -> Vec<String> {
+        self.frame_rules.iter().cloned().collect()
     }
 
     /// Reads tables and chains. `select` returns the common name for a selected chain: of several chains with one common name,
@@ -90,6 +98,9 @@ impl Nftables {
             });
         } else if let Some(named) = line.strip_prefix("\tchain ") {
             let (family, table) = &position.as_ref()?.table;
+            if (family.as_str(), table.as_str()) == (frames::FAMILY, frames::TABLE) {
+                self.frame_rules.insert(named.strip_suffix(" {")?.to_owned());
+            }
             if let Some(known) = select(named.strip_suffix(" {")?) {
                 self.chains.insert((family.clone(), table.clone(), known));
             }

@@ -360,7 +360,7 @@ fn message(route: &Route) -> Result<RouteMessage, NetlinkError> {
 }
 
 /// A link-layer address as bytes; parts that are not hexadecimal are omitted.
-fn bytes(mac: &str) -> Vec<u8> {
+pub(super) fn bytes(mac: &str) -> Vec<u8> {
     mac.split(':')
         .filter_map(|part| u8::from_str_radix(part, 16).ok())
         .collect()

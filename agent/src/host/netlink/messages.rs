@@ -6,7 +6,8 @@ use ipnet::IpNet;
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo,
+    LinkMessage,
 };
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -26,6 +27,7 @@ pub(super) fn link(message: &LinkMessage) -> Link {
         controller: None,
         kind: String::new(),
         vxlan: None,
+        hairpin: None,
     };
     let mut parent = None;
     for attribute in &message.attributes {
@@ -40,6 +42,9 @@ pub(super) fn link(message: &LinkMessage) -> Link {
                     match info {
                         LinkInfo::Kind(kind) => link.kind = kind_name(kind),
                         LinkInfo::Data(InfoData::Vxlan(attributes)) => link.vxlan = Some(vxlan(attributes)),
+                        LinkInfo::PortData(InfoPortData::BridgePort(attributes)) => {
+                            link.hairpin = hairpin(attributes);
+                        }
                         _ => {}
                     }
                 }
@@ -51,6 +56,13 @@ pub(super) fn link(message: &LinkMessage) -> Link {
         vxlan.parent = vxlan.parent.or(parent);
     }
     link
+}
+
+fn hairpin(attributes: &[InfoBridgePort]) -> Option<bool> {
+    attributes.iter().find_map(|attribute| match attribute {
+        InfoBridgePort::HairpinMode(is_on) => Some(*is_on),
+        _ => None,
+    })
 }
 
 fn kind_name(kind: &InfoKind) -> String {
@@ -253,4 +265,14 @@ pub(super) fn own_address(message: &AddressMessage) -> Option<IpNet> {
         })
     })?;
     IpNet::new(address, message.header.prefix_len).ok()
+}
+
+/// The label of an IPv4 address, if it has one of its own: `link:word`.
+pub(super) fn own_label(message: &AddressMessage) -> String {
+    let mut attributes = message.attributes.iter();
+    let label = attributes.find_map(|attribute| match attribute {
+        AddressAttribute::Label(label) if label.contains(':') => Some(label.clone()),
+        _ => None,
+    });
+    label.unwrap_or_default()
 }

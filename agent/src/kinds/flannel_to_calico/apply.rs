@@ -1,5 +1,6 @@
 //! Performs one step: records the state before it, changes the host, observes again. Only this module changes the host.
 
+mod adopt;
 mod back;
 mod before;
 mod error;
@@ -10,7 +11,8 @@ pub use error::ApplyError;
 use flannel_to_calico::host::{BRIDGE, HostStep};
 use jiff::Timestamp;
 
-use super::facts;
+use self::adopt::Adoption;
+use super::facts::{self, LinkParameters};
 use super::observe::{Observation, observe};
 use crate::host::netlink::Netlink;
 use crate::host::paths::Paths;
@@ -78,7 +80,7 @@ struct Saved {
 
 /// Links on the bridge, by name.
 fn ports(snapshot: &Snapshot) -> Vec<String> {
-    facts::bridge(snapshot, false)
+    facts::bridge(snapshot, false, &LinkParameters::default())
         .present()
         .map(|bridge| bridge.ports.clone())
         .unwrap_or_default()
@@ -99,6 +101,14 @@ fn takes_network(step: &HostStep) -> bool {
         | HostStep::RouteSubnets { .. }
         | HostStep::RenameVxlanDevice { .. }
         | HostStep::ForgetLegacyPod(_)
+        | HostStep::OpenBridge
+        | HostStep::ChangePods(_)
+        | HostStep::KeepBridgeAddresses(_)
+        | HostStep::RemoveFrameRules(_)
+        | HostStep::DropBridgeAddresses(_)
+        | HostStep::RestoreBridge
+        | HostStep::RevertPods(_)
+        | HostStep::CloseBridge
         | HostStep::RestoreConflist(_)
         | HostStep::RemoveCalicoConflist(_)
         | HostStep::DeleteCalicoFirewall(_)
@@ -128,7 +138,21 @@ async fn perform(
     let file_error = ApplyError::file(name);
     let netlink_error = ApplyError::netlink(name);
     let firewall_error = ApplyError::firewall(name);
+    let adoption = Adoption {
+        step: name,
+        seen,
+        paths,
+        netlink,
+    };
     match step {
+        HostStep::OpenBridge => adoption.open_bridge().await,
+        HostStep::CloseBridge => adoption.close_bridge(&saved.of_change).await,
+        HostStep::ChangePods(change) => adoption.change(change).await,
+        HostStep::RevertPods(change) => adoption.revert(change, &saved.of_change).await,
+        HostStep::KeepBridgeAddresses(addresses) => adoption.keep_addresses(addresses).await,
+        HostStep::DropBridgeAddresses(addresses) => adoption.drop_addresses(addresses).await,
+        HostStep::RemoveFrameRules(rules) => adoption.stop_accepting(rules).await,
+        HostStep::RestoreBridge => adoption.restore_bridge(&saved.of_change).await,
         HostStep::WithdrawSubnetEnvironment => {
             files::remove_durably(&paths.subnet_environment()).map_err(file_error)
         }

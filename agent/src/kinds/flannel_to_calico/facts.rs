@@ -1,14 +1,17 @@
 //! Derives the facts for decisions from the kernel's tables. Pure.
 
+mod legacy;
+
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::PathBuf;
 
-use flannel_to_calico::attachment::Attachment;
-use flannel_to_calico::facts::{Bridge, DirectRoute, Found, LegacyPod, SubnetRoutes, VxlanDevice};
+use flannel_to_calico::facts::{Bridge, DirectRoute, Found, SubnetRoutes, VxlanDevice};
 use flannel_to_calico::host::{BRIDGE, CALICO_DEVICE, CALICO_DEVICE_V6, FLANNEL_DEVICES};
 use ipnet::{IpNet, Ipv6Net};
 
+pub use self::legacy::{
+    LinkParameters, calico_pods, kept_addresses, legacy_pods, legacy_problems, link_names,
+};
 use crate::host::netlink::{FELIX, KERNEL, ROUTE_PROTOCOL};
 use crate::host::snapshot::{Link, Route, Snapshot};
 
@@ -72,7 +75,7 @@ pub fn vxlan_devices(snapshot: &Snapshot) -> Vec<VxlanDevice> {
 }
 
 /// The bridge of flannel's CNI plugin. A link with its name of another kind is malformed.
-pub fn bridge(snapshot: &Snapshot, answers_for_pods: bool) -> Found<Bridge> {
+pub fn bridge(snapshot: &Snapshot, answers_for_pods: bool, parameters: &LinkParameters) -> Found<Bridge> {
     let Some(link) = snapshot.link(BRIDGE) else {
         return Found::Absent;
     };
@@ -96,6 +99,7 @@ pub fn bridge(snapshot: &Snapshot, answers_for_pods: bool) -> Found<Bridge> {
         ports,
         answers_for_pods,
         answered: answered(snapshot, link),
+        open: parameters.loose.contains(BRIDGE) && parameters.frame_rules.iter().any(|rule| rule == BRIDGE),
     })
 }
 
@@ -112,58 +116,6 @@ pub fn speaks_ipv6(snapshot: &Snapshot, name: &str) -> bool {
             .iter()
             .any(|address| matches!(address, IpNet::V6(_)))
     })
-}
-
-/// Pods that were attached to the old network according to libcni's records: a pod whose link is on the bridge is running.
-pub fn legacy_pods(
-    snapshot: &Snapshot,
-    attachments: &[(PathBuf, Result<Attachment, String>)],
-) -> Vec<LegacyPod> {
-    let bridge = snapshot.link(BRIDGE).map(|link| link.index);
-    let mut pods: Vec<LegacyPod> = attachments
-        .iter()
-        .filter_map(|(_, attachment)| attachment.as_ref().ok())
-        .map(|attachment| {
-            let port = snapshot.links.iter().find(|link| {
-                bridge.is_some() && link.controller == bridge && attachment.links.contains(&link.name)
-            });
-            let has_route = |address: &IpAddr| {
-                snapshot.routes.iter().any(|route| {
-                    route.destination == IpNet::from(*address)
-                        && route
-                            .hops
-                            .iter()
-                            .any(|(_, link)| link.is_some() && *link == bridge)
-                })
-            };
-            let link = attachment.links.iter().find(|name| *name != BRIDGE);
-            LegacyPod {
-                namespace: attachment.namespace.clone(),
-                name: attachment.pod.clone(),
-                sandbox: attachment.sandbox.clone(),
-                link: link.cloned().unwrap_or_default(),
-                attached: port.is_some(),
-                routed: attachment.addresses.iter().all(has_route),
-                addresses: attachment.addresses.clone(),
-            }
-        })
-        .collect();
-    pods.sort_by(|one, other| one.sandbox.cmp(&other.sandbox));
-    pods
-}
-
-/// Malformed records of attachments, one text each.
-pub fn legacy_problems(attachments: &[(PathBuf, Result<Attachment, String>)]) -> Vec<String> {
-    attachments
-        .iter()
-        .filter_map(|(path, attachment)| {
-            let problem = attachment.as_ref().err()?;
-            Some(format!(
-                "{}: {problem}, so the address of its pod is unknown: delete that pod, or use strategy Drain",
-                path.display()
-            ))
-        })
-        .collect()
 }
 
 /// Calico's blackhole routes for its own blocks.
@@ -230,18 +182,6 @@ pub fn subnet_routes(snapshot: &Snapshot) -> SubnetRoutes {
 fn is_tunnel(name: &str) -> bool {
     FLANNEL_DEVICES.iter().any(|start| name.starts_with(start))
         || [CALICO_DEVICE, CALICO_DEVICE_V6].contains(&name)
-}
-
-/// The host's veth links to Calico's pods.
-pub fn calico_pods(snapshot: &Snapshot) -> Vec<String> {
-    let mut pods: Vec<String> = snapshot
-        .links
-        .iter()
-        .filter(|link| link.name.starts_with("cali") && link.kind == "veth")
-        .map(|link| link.name.clone())
-        .collect();
-    pods.sort();
-    pods
 }
 
 /// Maximum number of reported routes: one already fails the check, and with `DirectRouting` there is one to each other node.

@@ -1,5 +1,7 @@
 //! Reads the host into facts. Changes nothing.
 
+use std::collections::BTreeSet;
+
 use api::FailureCategory;
 use flannel_to_calico::facts::{CalicoObjects, Found, HostFacts, ReversePathFilter};
 use flannel_to_calico::flannel::SubnetEnvironment;
@@ -7,7 +9,7 @@ use flannel_to_calico::host::BRIDGE;
 use ipnet::IpNet;
 use thiserror::Error;
 
-use super::facts::{self, Family};
+use super::facts::{self, Family, LinkParameters};
 use crate::host::cnidir::{self, State};
 use crate::host::files::{self, FileError};
 use crate::host::firewall::{self, FirewallError};
@@ -94,6 +96,17 @@ pub async fn observe(
     let snapshot = netlink.snapshot().await?;
     let firewall = firewall::read(&paths.proc).await?;
     let (all, mut interfaces) = sysctl::reverse_path_filter(&paths.proc)?;
+    let parameters = LinkParameters {
+        loose: interfaces
+            .iter()
+            // The kernel uses the larger of the two values; 1 is strict.
+            .filter(|(_, own)| all.max(**own) != 1)
+            .map(|(name, _)| name.clone())
+            .collect(),
+        answering: answering(&snapshot, &state, paths)?,
+        frame_rules: firewall.frame_rules,
+    };
+    let legacy_pods = facts::legacy_pods(&snapshot, &state.attachments, &parameters);
     let uplink = facts::uplink(&snapshot);
     let detected = facts::detected_address(&snapshot, Family::Ipv4);
     let networks: Vec<IpNet> = subnet_environment.present().map_or_else(Vec::new, |environment| {
@@ -113,13 +126,15 @@ pub async fn observe(
     let vxlan_devices = facts::vxlan_devices(&snapshot);
     let calico = CalicoObjects {
         node_running: running.names.contains(CALICO_NODE),
-        pods: facts::calico_pods(&snapshot),
+        pods: facts::calico_pods(&snapshot, &legacy_pods),
         firewall: firewall.calico,
         sets: count(firewall::calico::sets().await.map_err(FirewallError::from)?),
         blackholes: count(facts::blackholes(&snapshot).count()),
         pod_routes: count(facts::pod_routes(&snapshot).count()),
         subnet_routes: facts::subnet_routes(&snapshot),
         records: count(state.of_calico.len()),
+        kept_addresses: facts::kept_addresses(&snapshot),
+        frame_rules: parameters.frame_rules.clone(),
     };
     let facts = HostFacts {
         vxlan_devices,
@@ -127,9 +142,10 @@ pub async fn observe(
         bridge: facts::bridge(
             &snapshot,
             sysctl::answers(&paths.sysctl, BRIDGE, facts::speaks_ipv6(&snapshot, BRIDGE))?,
+            &parameters,
         ),
         legacy_problems: facts::legacy_problems(&state.attachments),
-        legacy_pods: facts::legacy_pods(&snapshot, &state.attachments),
+        legacy_pods,
         direct_routes: facts::direct_routes(&snapshot, &networks),
         reverse_path_filter: ReversePathFilter { all, interfaces },
         subnet_environment,
@@ -150,4 +166,21 @@ pub async fn observe(
         snapshot,
         state,
     })
+}
+
+/// Links to pods of flannel that answer ARP requests for all addresses.
+fn answering(snapshot: &Snapshot, state: &State, paths: &Paths) -> Result<BTreeSet<String>, SysctlError> {
+    let mut found = BTreeSet::new();
+    let attachments = state
+        .attachments
+        .iter()
+        .filter_map(|(_, known)| known.as_ref().ok());
+    for (name, calico_name) in attachments.filter_map(facts::link_names) {
+        for link in [name, &calico_name] {
+            if snapshot.link(link).is_some() && sysctl::answers_for_all(&paths.sysctl, link)? {
+                found.insert(link.to_owned());
+            }
+        }
+    }
+    Ok(found)
 }

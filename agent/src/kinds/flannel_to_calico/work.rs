@@ -210,6 +210,7 @@ fn usual_settings(paths: &Paths) -> HostSettings {
         block_size: defaults::IP_POOL_BLOCK_SIZE,
         node_range_length: defaults::FLANNEL_SUBNET_LENGTH,
         ipv6: None,
+        adopt_pods: false,
         cni_configuration_directory: paths.cni_configuration.to_string_lossy().into_owned(),
     }
 }

@@ -165,6 +165,8 @@ enum LegacyPods {
     Keep,
     /// The pods are evicted within their PodDisruptionBudgets, once every node is on Calico.
     Restart,
+    /// The pods become pods of Calico without a restart, on each node once it is on Calico.
+    Adopt,
 }
 
 impl LegacyPods {
@@ -173,6 +175,7 @@ impl LegacyPods {
         match self {
             Self::Keep => api::migration::LegacyPods::Keep,
             Self::Restart => api::migration::LegacyPods::Restart,
+            Self::Adopt => api::migration::LegacyPods::Adopt,
         }
     }
 }

@@ -110,7 +110,8 @@ pub(super) async fn prepare_node(
 
 /// Updates the settings of every agent that has others: of an earlier version, or of a migration that was about to end.
 pub(super) async fn write_settings(pass: &Pass<'_>) -> Result<(), WriteError> {
-    let wanted = Some(HostSettings::of(pass.settings));
+    let (strategy, legacy_pods) = (pass.kind.strategy, pass.kind.legacy_pods);
+    let wanted = Some(HostSettings::for_agents(pass.settings, strategy, legacy_pods));
     for object in pass.cache.node_migrations.state() {
         if belongs_to(&object, pass.migration) && object.spec.flannel_to_calico.or_empty().host != wanted {
             let mut spec = object.spec.clone();

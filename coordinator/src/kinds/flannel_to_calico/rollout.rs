@@ -246,6 +246,7 @@ fn policy(pass: &Pass<'_>, clock: &Clock) -> Policy {
     let migration = pass.migration;
     Policy {
         strategy: pass.kind.strategy,
+        legacy_pods: pass.kind.legacy_pods,
         step_timeout: limits::step_timeout(migration),
         drain_timeout: limits::drain_timeout(migration),
         on_blocked: limits::on_blocked(migration),

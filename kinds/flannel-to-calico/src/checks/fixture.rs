@@ -196,6 +196,7 @@ pub(crate) fn host(index: u8) -> HostFacts {
             ports: Vec::new(),
             answers_for_pods: false,
             answered: Vec::new(),
+            open: false,
         }),
         legacy_pods: Vec::new(),
         legacy_problems: Vec::new(),

@@ -3,8 +3,8 @@
 use super::network::hosts;
 use super::{CheckName, CheckPolicy};
 use crate::facts::ClusterFacts;
-use crate::host::links_without_known_pod;
-use crate::settings::{Settings, Strategy};
+use crate::host::{links_without_known_pod, obstacles};
+use crate::settings::{LegacyPods, Settings, Strategy};
 use engine::check::{Check, Finding, Report, Verdict, names};
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
@@ -25,6 +25,17 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPol
                 "delete the pod of that link; the new pod has a record",
             );
             report.add(verdict, "Node", &node.name, finding);
+        }
+        if (policy.strategy, policy.legacy_pods) == (Strategy::InPlace, LegacyPods::Adopt) {
+            for pod in obstacles(host) {
+                let finding = Finding::new(
+                    "cni0",
+                    format!("{pod}, so the pod cannot be adopted"),
+                    "a pod that can be adopted",
+                    "restart the pod after its node is on Calico; until then cni0 stays on the node",
+                );
+                report.add(Verdict::Warn, "Node", &node.name, finding);
+            }
         }
         let answered = host.bridge.present().map_or(&[][..], |bridge| &bridge.answered);
         let in_place = policy.strategy == Strategy::InPlace && settings.ipv6.is_some();

@@ -3,8 +3,8 @@
 use engine::words::{names, number};
 
 use super::device::flannel_devices;
-use super::step::describe_firewall_object;
-use super::{BRIDGE, HostDecision, HostSettings, HostStep, subnets};
+use super::step_object::describe_firewall_object;
+use super::{BRIDGE, HostDecision, HostSettings, HostStep, adopt, subnets};
 use crate::cni;
 use crate::facts::{Found, HostFacts};
 
@@ -29,11 +29,13 @@ pub fn leftovers(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
     if !facts.subnet_environment.is_absent() {
         found.push("file /run/flannel/subnet.env".to_owned());
     }
-    if facts.leases > 0 {
+    // Adopted pods keep their leases and delegate files: flannel's CNI plugin removes them with the pod.
+    let are_left = !adopt::has_adopted(facts);
+    if facts.leases > 0 && are_left {
         let files = number(facts.leases, "file", "files");
         found.push(format!("{files} of host-local in /var/lib/cni/networks"));
     }
-    if facts.delegates > 0 {
+    if facts.delegates > 0 && are_left {
         let files = number(facts.delegates, "delegate file", "delegate files");
         found.push(format!("{files} in /var/lib/cni/flannel"));
     }
@@ -59,6 +61,14 @@ pub(super) fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision
             "{problem}. The link is not flannel's, so replumb does not delete it: rename or delete the link"
         ));
     }
+    if settings.adopt_pods
+        && let Some(step) = adopt::next(facts)
+    {
+        return HostDecision::Run(step);
+    }
+    if let Some(wait) = adopt::not_taken(facts) {
+        return HostDecision::Wait(wait);
+    }
     // A link on the bridge belongs to a running pod, which must be evicted before its network is removed.
     if let Found::Present(bridge) = &facts.bridge
         && !bridge.ports.is_empty()
@@ -68,16 +78,19 @@ pub(super) fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision
         } else {
             "pods are"
         };
-        return HostDecision::Wait(format!(
-            "{} {verb} still attached to {BRIDGE}: {}",
-            bridge.ports.len(),
-            names(&bridge.ports)
-        ));
+        let adopted = adopt::cannot_be_adopted(facts).filter(|_| settings.adopt_pods);
+        return HostDecision::Wait(adopted.unwrap_or_else(|| {
+            format!(
+                "{} {verb} still attached to {BRIDGE}: {}",
+                bridge.ports.len(),
+                names(&bridge.ports)
+            )
+        }));
     }
     let gone = facts
         .legacy_pods
         .iter()
-        .filter(|pod| !pod.attached)
+        .filter(|pod| !pod.is_running())
         .map(|pod| HostStep::ForgetLegacyPod(pod.sandbox.clone()));
     // Firewall first: until flannel's masquerade jump is gone, Calico's pods would be translated.
     let steps = facts
@@ -87,7 +100,10 @@ pub(super) fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision
         .map(HostStep::DeleteFirewallObject)
         .chain(flannel_devices(facts, settings).map(HostStep::DeleteVxlanDevice))
         .chain(gone)
-        .chain([HostStep::DeleteBridge, HostStep::RemoveLeases]);
+        .chain(adopt::keep_addresses(facts))
+        .chain([HostStep::DeleteBridge])
+        .chain((!adopt::has_adopted(facts)).then_some(HostStep::RemoveLeases))
+        .chain(adopt::clean(facts));
     match steps.into_iter().find(|step| !step.is_done(facts)) {
         Some(step) => HostDecision::Run(step),
         None => HostDecision::Halt(format!(

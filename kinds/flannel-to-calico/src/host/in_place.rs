@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv6Net};
 use super::detach::detach;
 use super::device::flannel_devices;
 use super::{HostDecision, HostSettings, HostStep, subnets};
-use crate::facts::{Bridge, Found, HostFacts};
+use crate::facts::{Bridge, Found, HostFacts, LegacyPod};
 use crate::objects;
 use engine::words::names;
 
@@ -40,7 +40,7 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     }
     if let Some(tunnel) = tunnels.iter().find(|tunnel| tunnel.name(facts).is_none()) {
         // The host has restarted in between: no pod runs on the bridge, and Felix creates the tunnel.
-        if !facts.legacy_pods.iter().any(|pod| pod.attached) {
+        if !facts.legacy_pods.iter().any(LegacyPod::is_running) {
             return detach(facts, settings);
         }
         return HostDecision::Halt(format!(
@@ -77,7 +77,7 @@ pub(super) fn two_tunnels(from: &str, to: &str) -> HostDecision {
 /// The next change for a host with pods of both networks: pods may start late, and pods end.
 pub(super) fn upkeep(facts: &HostFacts, settings: &HostSettings) -> Option<HostStep> {
     upkeep_step(facts, settings).or_else(|| {
-        let gone = facts.legacy_pods.iter().find(|pod| !pod.attached)?;
+        let gone = facts.legacy_pods.iter().find(|pod| !pod.is_running())?;
         Some(HostStep::ForgetLegacyPod(gone.sandbox.clone()))
     })
 }
@@ -87,6 +87,8 @@ fn upkeep_step(facts: &HostFacts, settings: &HostSettings) -> Option<HostStep> {
         .legacy_pods
         .iter()
         .filter(|pod| pod.attached && !pod.routed)
+        // A pod that is being adopted has its routes on its own link.
+        .filter(|pod| pod.pod_link.as_ref().is_none_or(|link| !link.routed))
         .flat_map(|pod| pod.addresses.iter().copied())
         .collect();
     if !unrouted.is_empty() {
@@ -108,7 +110,7 @@ fn to_answer_for(facts: &HostFacts, bridge: &Bridge, settings: &HostSettings) ->
         return Vec::new();
     };
     let own = bridge.addresses.iter().map(IpNet::addr);
-    let pods = facts.legacy_pods.iter().filter(|pod| pod.attached);
+    let pods = facts.legacy_pods.iter().filter(|pod| pod.is_running());
     let taken: BTreeSet<IpAddr> = own
         .chain(pods.flat_map(|pod| pod.addresses.iter().copied()))
         .collect();

@@ -1,7 +1,7 @@
 //! The phase that the facts of a host prove.
 
 use super::device::{calico_device_problem, flannel_devices};
-use super::{CALICO_DEVICE, HostSettings};
+use super::{CALICO_DEVICE, HostSettings, adopt};
 use crate::cni;
 use crate::facts::HostFacts;
 use crate::phase::Phase;
@@ -19,11 +19,12 @@ pub fn phase(facts: &HostFacts, settings: &HostSettings) -> Phase {
     let calico_alone = calico_wins
         && cni::flannel_files(&facts.cni).next().is_none()
         && calico_device_problem(facts, settings).is_none();
+    let serves_adopted = adopt::has_adopted(facts);
     let old_pods_served = !facts.bridge.is_absent()
         || !facts.firewall.is_empty()
-        || facts.leases > 0
-        || facts.delegates > 0
-        || !facts.legacy_pods.is_empty();
+        || (!serves_adopted && (facts.leases > 0 || facts.delegates > 0))
+        || facts.legacy_pods.iter().any(|pod| !pod.is_adopted())
+        || adopt::clean(facts).is_some();
     match (old_pods_served, calico_alone) {
         (true, true) => Phase::Mixed,
         (true, false) if facts.vxlan(CALICO_DEVICE).is_some() => Phase::Swapped,

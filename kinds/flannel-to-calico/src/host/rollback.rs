@@ -2,6 +2,7 @@
 //!
 //! No packet of a running pod is lost: at every moment the tunnel exists under one of its two names.
 
+use super::adopt_step::{PodAction, PodChange, PodEnd};
 use super::dead_mans_switch::calico_has_written;
 use super::in_place::two_tunnels;
 use super::{HostDecision, HostSettings, HostStep, JournalState};
@@ -42,7 +43,7 @@ pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Jo
             )
     };
     // The runtime did not call DEL of their plugin, because another network's conflist was in use.
-    let gone = facts.legacy_pods.iter().find(|pod| !pod.attached);
+    let gone = facts.legacy_pods.iter().find(|pod| !pod.is_running());
     let forget = gone.map(|pod| HostStep::ForgetLegacyPod(pod.sandbox.clone()));
     let Some(first) = pending.iter().find(|step| !waits(step)) else {
         // Without the coordinator, DEL of the plugins comes last, because a plugin may fail for ever.
@@ -159,11 +160,13 @@ fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) ->
         .iter()
         .any(answered)
         .then_some(HostStep::StopAnsweringForAddresses);
+    let returning = returning(facts, standing);
     conflists
         .chain(calicos)
         .chain(firewall)
         .chain([HostStep::DeleteCalicoSets])
         .chain(flannels)
+        .chain(returning)
         .chain([HostStep::DeleteBlackholes])
         .chain(routes)
         .chain(names)
@@ -174,10 +177,51 @@ fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) ->
         .chain([HostStep::RemoveCalicoRecords])
         // Last: from now on new pods use flannel, and no route of Calico may hide them.
         .chain(environment)
-        // Changed kernel parameters are reverted whatever their values are now: a crash may have changed only one of two.
+        // Changed kernel parameters and links are reverted whatever their state is now: a crash may have changed only one of two.
         .filter(|step| {
             let of_bridge = *step == HostStep::StopAnsweringForPods && facts.bridge.present().is_some();
-            of_bridge || !step.is_done(facts)
+            let of_pods = matches!(step, HostStep::RevertPods(_));
+            of_bridge || of_pods || !step.is_done(facts)
         })
+        .collect()
+}
+
+/// The steps that return adopted pods to `cni0`, in order.
+fn returning(facts: &HostFacts, standing: &[HostStep]) -> Vec<HostStep> {
+    let changes = |action: PodAction| {
+        standing.iter().filter_map(move |step| match step {
+            HostStep::ChangePods(change) if change.action == action => Some(change),
+            _ => None,
+        })
+    };
+    let runs = |change: &&PodChange| {
+        let is_running = |end: &PodEnd| {
+            let mut pods = facts.legacy_pods.iter();
+            pods.any(|pod| pod.sandbox == end.sandbox && pod.pod_link.is_some())
+        };
+        change.pods.iter().any(is_running)
+    };
+    let reverts: Vec<HostStep> = PodAction::ALL
+        .iter()
+        .rev()
+        .flat_map(|action| changes(*action))
+        .filter(runs)
+        .map(|change| HostStep::RevertPods(change.clone()))
+        .collect();
+    let restored = (!reverts.is_empty()).then_some(HostStep::RestoreBridge);
+    let was_opened = standing.contains(&HostStep::OpenBridge);
+    let kept = standing.iter().filter_map(|step| match step {
+        HostStep::KeepBridgeAddresses(addresses) => Some(HostStep::DropBridgeAddresses(addresses.clone())),
+        _ => None,
+    });
+    let closed = was_opened.then_some(HostStep::CloseBridge);
+    let rules = (!facts.calico.frame_rules.is_empty())
+        .then(|| HostStep::RemoveFrameRules(facts.calico.frame_rules.clone()));
+    restored
+        .into_iter()
+        .chain(reverts)
+        .chain(kept)
+        .chain(closed)
+        .chain(rules)
         .collect()
 }

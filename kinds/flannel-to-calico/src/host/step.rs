@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantNames};
 
-use super::BRIDGE;
-use crate::facts::{FirewallBackend, FirewallObject, HostFacts};
+use super::adopt_step::PodChange;
+use crate::facts::{FirewallObject, HostFacts};
 
 /// `HostStep` is one change to a host. Each step is idempotent; [`HostStep::is_done`] checks whether it is done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, IntoStaticStr, VariantNames)]
@@ -54,6 +54,22 @@ pub enum HostStep {
     /// In place: remove what a deleted pod of flannel has left behind: its routes, its lease and its port mappings. The value is
     /// the ID of its sandbox.
     ForgetLegacyPod(String),
+    /// Adoption: loosen the reverse path filter of `cni0`, and accept frames to the MAC addresses of adopted pods there.
+    OpenBridge,
+    /// Adoption: one action for the links of pods.
+    ChangePods(PodChange),
+    /// Adoption: put the addresses of `cni0` on the loopback interface. Adopted pods have them as their gateway.
+    KeepBridgeAddresses(#[schemars(with = "Vec<String>")] Vec<IpAddr>),
+    /// Adoption: remove the rules for frames of links, by name, that no pod needs any longer.
+    RemoveFrameRules(Vec<String>),
+    /// Adoption: remove these addresses from the loopback interface.
+    DropBridgeAddresses(#[schemars(with = "Vec<String>")] Vec<IpAddr>),
+    /// Rollback: create `cni0` again from the journal, so that adopted pods can return to it.
+    RestoreBridge,
+    /// Rollback: revert one action for the links of pods.
+    RevertPods(PodChange),
+    /// Rollback: restore the reverse path filter of `cni0`, and accept only frames to its own MAC address.
+    CloseBridge,
     /// Remove host-local leases and delegate files of the old network. A backup is kept.
     RemoveLeases,
     /// Move flannel's conflist with this file name to the backup directory of the agent. Calico's conflist is in use by then.
@@ -113,7 +129,21 @@ pub enum Undo {
 impl HostStep {
     /// The name of the step in status, metrics and the journal. One of a fixed set, without names of objects.
     pub fn name(&self) -> &'static str {
-        self.into()
+        match self {
+            Self::ChangePods(change) => change.name(),
+            Self::RevertPods(change) => change.reverse_name(),
+            step => step.into(),
+        }
+    }
+
+    /// The names of every step.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        let of_pods = ["ChangePods", "RevertPods"];
+        Self::VARIANTS
+            .iter()
+            .copied()
+            .filter(move |name| !of_pods.contains(name))
+            .chain(PodChange::names())
     }
 
     /// How the change is reverted, so that the host is as before.
@@ -131,12 +161,22 @@ impl HostStep {
                 to: from.clone(),
             }),
             Self::RemoveConflist(name) => Undo::By(Self::RestoreConflist(name.clone())),
-            Self::DeleteBridge => Undo::Nothing("flannel's CNI plugin creates the bridge with its next pod"),
+            Self::OpenBridge => Undo::By(Self::CloseBridge),
+            Self::ChangePods(change) => Undo::By(Self::RevertPods(change.clone())),
+            Self::KeepBridgeAddresses(addresses) => Undo::By(Self::DropBridgeAddresses(addresses.clone())),
+            // Only for adopted pods: otherwise flannel's CNI plugin creates the bridge with its next pod.
+            Self::DeleteBridge => Undo::By(Self::RestoreBridge),
+            Self::RemoveFrameRules(_) | Self::DropBridgeAddresses(_) => {
+                Undo::Nothing("the pods that needed it are gone, or have returned to the bridge")
+            }
             Self::ForgetLegacyPod(_) | Self::RemoveLeases => Undo::Nothing(
                 "the pods are gone, and the address of a restored lease would never be assigned again",
             ),
             Self::RestoreConflist(_)
             | Self::RemoveCalicoConflist(_)
+            | Self::RestoreBridge
+            | Self::RevertPods(_)
+            | Self::CloseBridge
             | Self::DeleteCalicoFirewall(_)
             | Self::DeleteCalicoSets
             | Self::RestoreFirewallObject(_)
@@ -172,61 +212,6 @@ impl HostStep {
         }
     }
 
-    /// The object that the step changes, for messages.
-    pub fn object(&self) -> String {
-        match self {
-            Self::WithdrawSubnetEnvironment | Self::RestoreSubnetEnvironment => {
-                "file /run/flannel/subnet.env".to_owned()
-            }
-            Self::DeleteVxlanDevice(name) | Self::RestoreVxlanDevice(name) => format!("link {name}"),
-            Self::DeleteBridge => format!("link {BRIDGE}"),
-            Self::DeleteFirewallObject(object) | Self::RestoreFirewallObject(object) => {
-                describe_firewall_object(object)
-            }
-            Self::RouteLegacyPods(addresses) => {
-                format!("routes to addresses on {BRIDGE}: {}", addresses.len())
-            }
-            Self::AnswerForPods | Self::StopAnsweringForPods => {
-                format!("proxy_arp (and proxy_ndp) of link {BRIDGE}")
-            }
-            Self::AnswerForAddresses(networks) => {
-                let number: u128 = networks
-                    .iter()
-                    .map(|network| 1 << (128 - network.prefix_len()))
-                    .sum();
-                format!("{number} IPv6 addresses that link {BRIDGE} answers for")
-            }
-            Self::StopAnsweringForAddresses => format!("IPv6 addresses that link {BRIDGE} answers for"),
-            Self::RouteSubnets { link, .. } => {
-                format!("routes through link {link} to whole IPv6 subnets of nodes")
-            }
-            Self::UnrouteSubnets => "routes to whole IPv6 subnets of nodes".to_owned(),
-            Self::RenameVxlanDevice { from, to, .. } | Self::ReturnVxlanDevice { from, to } => {
-                format!("link {from}, new name {to}")
-            }
-            Self::ForgetLegacyPod(sandbox) => format!("leftovers of sandbox {sandbox}"),
-            Self::RemoveLeases => "host-local leases and flannel's delegate files in /var/lib/cni".to_owned(),
-            Self::RemoveConflist(name) | Self::RestoreConflist(name) | Self::RemoveCalicoConflist(name) => {
-                format!("conflist {name}")
-            }
-            Self::DeleteCalicoFirewall(object) if object.backend == FirewallBackend::Nftables => {
-                describe_firewall_object(object)
-            }
-            Self::DeleteCalicoFirewall(object) => {
-                format!(
-                    "{} rules and chains of Calico in table {}",
-                    backend(object),
-                    object.table
-                )
-            }
-            Self::DeleteCalicoSets => "Calico's IP sets (ipset cali…)".to_owned(),
-            Self::DeleteBlackholes => "Calico's blackhole routes".to_owned(),
-            Self::RestoreNodeRoutes { link, .. } => format!("routes of link {link}"),
-            Self::UnrouteLegacyPods => format!("routes to single pods on {BRIDGE}"),
-            Self::RemoveCalicoRecords => "records of Calico's pods in /var/lib/cni/results".to_owned(),
-        }
-    }
-
     /// Whether the facts alone show that an interrupted step is complete. They do not for a link that was being created again:
     /// the link may exist under its new name without its routes.
     pub fn is_proved_by_facts(&self) -> bool {
@@ -235,6 +220,11 @@ impl HostStep {
             Self::RenameVxlanDevice { .. }
             | Self::ReturnVxlanDevice { .. }
             | Self::RestoreVxlanDevice(_)
+            | Self::OpenBridge
+            | Self::CloseBridge
+            | Self::ChangePods(_)
+            | Self::RevertPods(_)
+            | Self::RestoreBridge
             | Self::StopAnsweringForPods => false,
             Self::WithdrawSubnetEnvironment
             | Self::DeleteVxlanDevice(_)
@@ -247,6 +237,9 @@ impl HostStep {
             | Self::StopAnsweringForAddresses
             | Self::UnrouteSubnets
             | Self::ForgetLegacyPod(_)
+            | Self::KeepBridgeAddresses(_)
+            | Self::RemoveFrameRules(_)
+            | Self::DropBridgeAddresses(_)
             | Self::RemoveLeases
             | Self::RemoveConflist(_)
             | Self::RestoreConflist(_)
@@ -269,6 +262,22 @@ impl HostStep {
             Self::DeleteVxlanDevice(name) => facts.vxlan(name).is_none(),
             Self::DeleteBridge => facts.bridge.is_absent(),
             Self::DeleteFirewallObject(object) => !facts.firewall.contains(object),
+            Self::OpenBridge => facts.bridge.present().is_none_or(|bridge| bridge.open),
+            Self::CloseBridge => facts.bridge.present().is_none_or(|bridge| !bridge.open),
+            Self::ChangePods(change) => change.is_done(facts),
+            Self::RevertPods(change) => change.is_undone(facts),
+            Self::KeepBridgeAddresses(addresses) => {
+                let kept = &facts.calico.kept_addresses;
+                addresses.iter().all(|address| kept.contains(address))
+            }
+            Self::DropBridgeAddresses(addresses) => {
+                let kept = &facts.calico.kept_addresses;
+                !addresses.iter().any(|address| kept.contains(address))
+            }
+            Self::RemoveFrameRules(links) => {
+                !links.iter().any(|link| facts.calico.frame_rules.contains(link))
+            }
+            Self::RestoreBridge => !facts.bridge.is_absent(),
             Self::RouteLegacyPods(addresses) => !facts.legacy_pods.iter().any(|pod| {
                 pod.attached && !pod.routed && pod.addresses.iter().any(|address| addresses.contains(address))
             }),
@@ -314,28 +323,4 @@ impl HostStep {
 
 fn has_file(facts: &HostFacts, name: &str) -> bool {
     facts.cni.files.iter().any(|file| file.name == name)
-}
-
-pub(super) fn describe_firewall_object(object: &FirewallObject) -> String {
-    let backend = backend(object);
-    if object.chain.is_empty() {
-        format!("{backend} table {}", object.table)
-    } else if object.chain.starts_with("FLANNEL-") {
-        format!("{backend} chain {} in table {}", object.chain, object.table)
-    } else {
-        format!(
-            "{backend} rules of flannel in chain {} of table {}",
-            object.chain, object.table
-        )
-    }
-}
-
-fn backend(object: &FirewallObject) -> &'static str {
-    match object.backend {
-        FirewallBackend::IptablesNft => "iptables (nf_tables)",
-        FirewallBackend::Ip6tablesNft => "ip6tables (nf_tables)",
-        FirewallBackend::IptablesLegacy => "iptables (legacy)",
-        FirewallBackend::Ip6tablesLegacy => "ip6tables (legacy)",
-        FirewallBackend::Nftables => "nftables",
-    }
 }

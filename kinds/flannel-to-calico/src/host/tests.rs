@@ -33,6 +33,7 @@ fn bridge(ports: &[&str]) -> Found<Bridge> {
         ports: ports.iter().map(|port| (*port).to_owned()).collect(),
         answers_for_pods: false,
         answered: Vec::new(),
+        open: false,
     })
 }
 
@@ -93,6 +94,9 @@ fn legacy_pod(sandbox: &str, link: &str, address: &str) -> LegacyPod {
         addresses: vec![address.parse().unwrap()],
         attached: true,
         routed: false,
+        mac: String::new(),
+        pod_link: None,
+        obstacle: None,
     }
 }
 
@@ -228,6 +232,14 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
         | HostStep::StopAnsweringForAddresses
         | HostStep::RouteSubnets { .. }
         | HostStep::UnrouteSubnets => ipv6::perform(step, &mut facts, cut),
+        HostStep::OpenBridge
+        | HostStep::CloseBridge
+        | HostStep::ChangePods(_)
+        | HostStep::RevertPods(_)
+        | HostStep::KeepBridgeAddresses(_)
+        | HostStep::DropBridgeAddresses(_)
+        | HostStep::RemoveFrameRules(_)
+        | HostStep::RestoreBridge => adopt::perform(step, &mut facts, cut),
         // These steps are single system calls: a crash happens before or after them.
         _ if cut && !matches!(step, HostStep::RemoveLeases) => {}
         HostStep::AnswerForPods | HostStep::StopAnsweringForPods => {
@@ -800,6 +812,7 @@ fn each_step_has_its_own_name_and_an_object() {
     assert_eq!(names.len(), steps.len());
 }
 
+mod adopt;
 mod back;
 mod ipv6;
 

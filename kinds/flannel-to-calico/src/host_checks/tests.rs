@@ -29,6 +29,7 @@ fn healthy() -> HostFacts {
             ports: vec!["veth1".to_owned()],
             answers_for_pods: false,
             answered: Vec::new(),
+            open: false,
         }),
         legacy_pods: Vec::new(),
         legacy_problems: Vec::new(),

@@ -52,12 +52,14 @@ const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(1);
 /// #     to_import: Vec::new(),
 /// #     to_release: Vec::new(),
 /// #     legacy_pods: Vec::new(),
+/// #     stays_mixed: false,
 /// #     probe_pod: None,
 /// #     probers: Vec::new(),
 /// #     stage: None,
 /// };
 /// # let policy = Policy {
 /// #     strategy: Strategy::Drain,
+/// #     legacy_pods: Default::default(),
 /// #     step_timeout: SignedDuration::from_mins(10),
 /// #     drain_timeout: SignedDuration::from_mins(10),
 /// #     on_blocked: Default::default(),
@@ -209,7 +211,7 @@ fn there(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
         (NetworkLabel::Missing | NetworkLabel::Flannel, Strategy::InPlace) => in_place::from_flannel(view),
         (NetworkLabel::Neither, Strategy::Drain) => between(view, policy, now),
         (NetworkLabel::Neither, Strategy::InPlace) => in_place::between(view),
-        (NetworkLabel::Calico, strategy) => to_calico(view, strategy),
+        (NetworkLabel::Calico, _) => to_calico(view, policy),
         (NetworkLabel::Other(value), _) => foreign_label(view, value),
     }
 }
@@ -280,7 +282,7 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
 }
 
 /// The label is calico: wait for Calico, probe it, uncordon the node.
-fn to_calico(view: &NodeView<'_>, strategy: Strategy) -> Next {
+fn to_calico(view: &NodeView<'_>, policy: &Policy) -> Next {
     // flannel's pod may run again after another client has changed the label.
     if let Some(next) = flannel_is_gone(view, Stage::StartCalico) {
         return next;
@@ -302,7 +304,7 @@ fn to_calico(view: &NodeView<'_>, strategy: Strategy) -> Next {
         }
         _ => {}
     }
-    let (goal, phase) = match strategy {
+    let (goal, phase) = match policy.strategy {
         Strategy::Drain => (Goal::Calico, Phase::Calico),
         Strategy::InPlace => (Goal::Mixed, Phase::Mixed),
     };
@@ -323,11 +325,15 @@ fn to_calico(view: &NodeView<'_>, strategy: Strategy) -> Next {
             format!("Node {} is NotReady after the change of its network", view.name),
         );
     }
-    probe(view)
+    probe(view, policy)
 }
 
-fn probe(view: &NodeView<'_>) -> Next {
+fn probe(view: &NodeView<'_>, policy: &Policy) -> Next {
     if let Some(next) = next_until_probed(view) {
+        return next;
+    }
+    // The probe pod uses Calico: running pods follow once Calico is known to work on the node.
+    if let Some(next) = in_place::adopt(view, policy) {
         return next;
     }
     if view.cordoned_by_replumb {

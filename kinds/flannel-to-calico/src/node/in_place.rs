@@ -7,6 +7,7 @@ use super::evict::evict;
 use super::next::{next, wait};
 use super::{Direction, Next, NodeStep, NodeView, Policy, Stage};
 use crate::phase::{Goal, Phase};
+use crate::settings::{LegacyPods, Strategy};
 use engine::decision::{Decision, WaitReason};
 use engine::drain::Pod;
 
@@ -40,6 +41,17 @@ pub(super) fn between(view: &NodeView<'_>) -> Next {
         return next;
     }
     next(Stage::StartCalico, Decision::Run(NodeStep::Label("calico")))
+}
+
+/// Lets the agent adopt the running pods, and waits for the end of the bridge; `None` if nothing remains to be done. Pods that
+/// cannot be adopted keep the bridge: they are named in the status, and the rollout continues.
+pub(super) fn adopt(view: &NodeView<'_>, policy: &Policy) -> Option<Next> {
+    if (policy.strategy, policy.legacy_pods) != (Strategy::InPlace, LegacyPods::Adopt) {
+        return None;
+    }
+    let next = agent_reaches(view, Stage::Adopt, Goal::Calico, Phase::Calico)?;
+    let is_wait = matches!(next.decision, Decision::Wait(_));
+    (!(is_wait && view.agent.ready && view.stays_mixed)).then_some(next)
 }
 
 fn import(view: &NodeView<'_>) -> Option<NodeStep> {

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::super::facts::LegacyPod;
 use super::super::node::{AgentReport, Direction, NetworkLabel, NodeView, Policy};
 use super::super::phase::Goal;
-use super::super::settings::Strategy;
+use super::super::settings::{LegacyPods, Strategy};
 use engine::drain::{Permissions, Residents};
 use engine::evict::{OnBlocked, Refusal};
 use engine::probe::{ProbePod, Prober};
@@ -17,6 +17,7 @@ pub(super) const LEGACY: &str = "10.244.1.7";
 
 pub(super) const POLICY: Policy = Policy {
     strategy: Strategy::InPlace,
+    legacy_pods: LegacyPods::Keep,
     step_timeout: SignedDuration::from_secs(600),
     drain_timeout: SignedDuration::from_secs(900),
     on_blocked: OnBlocked::Pause,
@@ -57,6 +58,7 @@ pub(super) fn node(refusals: &BTreeMap<String, Refusal>) -> NodeView<'_> {
         to_import: Vec::new(),
         to_release: Vec::new(),
         legacy_pods: Vec::new(),
+        stays_mixed: false,
         probe_pod: None,
         probers: Vec::new(),
         stage: None,
@@ -85,6 +87,9 @@ pub(super) fn legacy_pod(name: &str, address: &str, attached: bool) -> LegacyPod
         addresses: vec![address.parse().unwrap()],
         attached,
         routed: true,
+        mac: String::new(),
+        pod_link: None,
+        obstacle: None,
     }
 }
 

@@ -11,7 +11,7 @@ use super::super::node::{
     AgentReport, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, release_reason,
 };
 use super::super::phase::{Goal, Phase};
-use super::super::settings::Strategy;
+use super::super::settings::{LegacyPods, Strategy};
 use super::fixture::{self, at, calico_pods, flannel_pods, node, probe_pod, probers};
 use super::{Flip, LabelRecord};
 use engine::decision::{Decision, HaltReason, WaitReason};
@@ -119,6 +119,7 @@ enum Probe {
 
 const POLICY: Policy = Policy {
     strategy: Strategy::Drain,
+    legacy_pods: LegacyPods::Keep,
     ..fixture::POLICY
 };
 

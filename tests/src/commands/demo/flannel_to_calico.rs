@@ -28,6 +28,9 @@ pub struct Options {
     /// From flannel, in place: once every node is on Calico, restart the pods that existed before, within their budgets
     #[arg(long)]
     pub restart_pods: bool,
+    /// From flannel, in place: adopt the pods that existed before: they become pods of Calico without a restart
+    #[arg(long, conflicts_with = "restart_pods")]
+    pub adopt_pods: bool,
     /// From flannel, in place: keep the mixed state for this time, with pods created, deleted and scaled on every node
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub hold: Option<u64>,
@@ -49,6 +52,7 @@ impl Options {
         let all = [
             (self.strategy.is_some(), "--strategy"),
             (self.restart_pods, "--restart-pods"),
+            (self.adopt_pods, "--adopt-pods"),
             (self.hold.is_some(), "--hold"),
         ];
         all.into_iter()
@@ -99,9 +103,14 @@ impl Job {
                  out"
             );
         }
-        if options.hold.is_some() && (strategy == Strategy::Drain || options.restart_pods) {
+        if options.adopt_pods && strategy == Strategy::Drain {
+            bail!("--adopt-pods: pods keep running with --strategy in-place only");
+        }
+        let all_leave = options.restart_pods || options.adopt_pods;
+        if options.hold.is_some() && (strategy == Strategy::Drain || all_leave) {
             bail!(
-                "--hold: pods of both networks live side by side with --strategy in-place and without --restart-pods only"
+                "--hold: pods of both networks live side by side with --strategy in-place and without --restart-pods or \
+                 --adopt-pods only"
             );
         }
         arguments.cluster.start_on(PodNetwork::Flannel)?;
@@ -114,10 +123,10 @@ impl Job {
             request: Request {
                 strategy,
                 max_unavailable: arguments.max_unavailable.clone(),
-                spec: if options.restart_pods {
-                    json!({ "flannelToCalico": { "legacyPods": "Restart" } })
-                } else {
-                    json!({})
+                spec: match (options.restart_pods, options.adopt_pods) {
+                    (true, _) => json!({ "flannelToCalico": { "legacyPods": "Restart" } }),
+                    (false, true) => json!({ "flannelToCalico": { "legacyPods": "Adopt" } }),
+                    (false, false) => json!({}),
                 },
             },
             hold: options.hold.map(Duration::from_secs),

@@ -60,6 +60,9 @@ impl OwnPart for FlannelToCalico {
         } else if report.own.keeps_pods() {
             "by ip, bridge, iptables-save and nft: flannel's tunnel and conflist are gone, the entries that its running pods need \
              are present, and no foreign rule or route has changed"
+        } else if report.own.adopts_pods() {
+            "by ip, bridge, iptables-save and nft: no link, rule or table of flannel remains on any node, all pods of before run, \
+             and no foreign rule or route has changed"
         } else {
             "by ip, bridge, iptables-save and nft: no entry of flannel remains on any node, and no foreign rule or \
              route has changed"
@@ -69,9 +72,14 @@ impl OwnPart for FlannelToCalico {
 }
 
 impl FlannelToCalico {
-    /// Whether pods from before continue to run at the end.
+    /// Whether pods from before continue to run on flannel's bridge at the end.
     fn keeps_pods(&self) -> bool {
         (self.strategy, self.legacy_pods) == (Strategy::InPlace, LegacyPods::Keep)
+    }
+
+    /// Whether pods from before become pods of Calico without a restart.
+    fn adopts_pods(&self) -> bool {
+        (self.strategy, self.legacy_pods) == (Strategy::InPlace, LegacyPods::Adopt)
     }
 }
 
@@ -165,6 +173,7 @@ impl Report {
                     .flatten()
                     .filter(|_| !self.is_rolled_back())
                     .filter(|line| !self.own.keeps_pods() || must_be_removed(line))
+                    .filter(|line| !self.own.adopts_pods() || !serves_adopted_pods(line))
                     .map(|line| format!("remains on node {}: {line}", node.name)),
             );
         }
@@ -179,7 +188,7 @@ impl Report {
     /// Losses that an in-place migration must not have: no probe is lost and no pod is recreated. Where pods are restarted at the
     /// end, the losses of a rolling restart are allowed.
     fn disruptions(&self) -> Vec<String> {
-        let keeps_pods = self.own.keeps_pods();
+        let keeps_pods = self.own.keeps_pods() || self.own.adopts_pods();
         let mut found = Vec::new();
         if keeps_pods && self.probes.all.lost > 0 {
             found.push(format!("lost probes: {}", self.probes.all.lost));
@@ -208,6 +217,11 @@ fn must_be_removed(line: &str) -> bool {
     let named_by_the_agent = ["files of host-local", "delegate files"];
     !serves_pods.iter().any(|start| line.starts_with(start))
         && !named_by_the_agent.iter().any(|part| line.contains(part))
+}
+
+/// Whether an adopted pod needs this entry: flannel's CNI plugins remove its lease and its host ports when the pod ends.
+fn serves_adopted_pods(line: &str) -> bool {
+    line.starts_with("file /var/lib/cni/")
 }
 
 fn node(object: &NodeMigration, host: Option<&HostReport>) -> NodeReport {

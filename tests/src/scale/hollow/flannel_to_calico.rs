@@ -132,6 +132,7 @@ fn usual_settings() -> HostSettings {
         block_size: 26,
         node_range_length: 24,
         ipv6: None,
+        adopt_pods: false,
     }
 }
 

@@ -123,6 +123,7 @@ impl Host {
                 ports: Vec::new(),
                 answers_for_pods: false,
                 answered: Vec::new(),
+                open: false,
             }),
             legacy_pods: Vec::new(),
             legacy_problems: Vec::new(),
@@ -213,6 +214,9 @@ impl Host {
                         attached: true,
                         routed: routed(&sandbox),
                         sandbox,
+                        mac: String::new(),
+                        pod_link: None,
+                        obstacle: None,
                     });
                 }
                 Attached::ToCalico => calicos.push(format!("cali{short}")),

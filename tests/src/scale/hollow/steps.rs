@@ -87,6 +87,15 @@ pub(super) fn perform(host: &mut Host, step: &HostStep) {
             host.facts.leases = 0;
             host.facts.delegates = 0;
         }
+        // A hollow host reports no links of pods: its pods cannot be adopted, and these steps are not decided.
+        HostStep::OpenBridge
+        | HostStep::ChangePods(_)
+        | HostStep::KeepBridgeAddresses(_)
+        | HostStep::RemoveFrameRules(_)
+        | HostStep::DropBridgeAddresses(_)
+        | HostStep::RestoreBridge
+        | HostStep::RevertPods(_)
+        | HostStep::CloseBridge => {}
         HostStep::DeleteCalicoFirewall(object) => host.facts.calico.firewall.retain(|found| found != object),
         HostStep::DeleteCalicoSets => host.facts.calico.sets = 0,
         HostStep::DeleteBlackholes => host.facts.calico.blackholes = 0,

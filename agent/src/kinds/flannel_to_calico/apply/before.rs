@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use flannel_to_calico::host::{BRIDGE, HostStep};
+use flannel_to_calico::host::{BRIDGE, HostStep, PodAction, PodChange};
 
 use super::error::ApplyError;
 use crate::host::paths::Paths;
+use crate::host::snapshot::{Link, Snapshot};
 use crate::host::{files, firewall, sysctl};
 use crate::kinds::flannel_to_calico::facts;
 use crate::kinds::flannel_to_calico::journal::{Before, Journal};
@@ -46,6 +47,11 @@ pub(super) async fn before(
                     .collect();
             texts(parameters.iter(), name)?
         }
+        HostStep::OpenBridge => {
+            let parameter = paths.sysctl.join(sysctl::reverse_path_filter_of(BRIDGE));
+            texts([parameter].iter(), name)?
+        }
+        HostStep::ChangePods(change) => of_pods(change, seen, paths, name)?,
         HostStep::ForgetLegacyPod(sandbox) => texts(records(seen, sandbox), name)?,
         HostStep::DeleteFirewallObject(object) => Before {
             rules: firewall::rules(object)
@@ -68,6 +74,12 @@ pub(super) async fn before(
         HostStep::RemoveCalicoRecords => texts(seen.state.of_calico.iter(), name)?,
         // There was nothing before, or Calico creates it again, or the journal has it already.
         HostStep::RouteLegacyPods(_)
+        | HostStep::KeepBridgeAddresses(_)
+        | HostStep::RemoveFrameRules(_)
+        | HostStep::DropBridgeAddresses(_)
+        | HostStep::RestoreBridge
+        | HostStep::RevertPods(_)
+        | HostStep::CloseBridge
         | HostStep::AnswerForAddresses(_)
         | HostStep::RouteSubnets { .. }
         | HostStep::StopAnsweringForAddresses
@@ -83,6 +95,40 @@ pub(super) async fn before(
         | HostStep::StopAnsweringForPods
         | HostStep::RestoreSubnetEnvironment => Before::default(),
     })
+}
+
+/// What an action changes on the links of pods, under flannel's names.
+fn of_pods(
+    change: &PodChange,
+    seen: &Observation,
+    paths: &Paths,
+    step: &'static str,
+) -> Result<Before, ApplyError> {
+    let parameters = |of_link: fn(&str) -> Vec<String>| {
+        let names = change.pods.iter().flat_map(move |end| of_link(&end.link));
+        let all: Vec<PathBuf> = names.map(|name| paths.sysctl.join(name)).collect();
+        texts(all.iter(), step)
+    };
+    match change.action {
+        PodAction::Loosen => parameters(|link| vec![sysctl::reverse_path_filter_of(link)]),
+        PodAction::Answer => parameters(|link| {
+            let own = sysctl::answering_for_all(link).map(|(parameter, _)| parameter);
+            own.into_iter().chain(sysctl::of_felix(link)).collect()
+        }),
+        PodAction::Detach => {
+            let is_port = |link: &&Link| change.pods.iter().any(|end| end.link == link.name);
+            Ok(Before {
+                network: Some(Snapshot {
+                    links: seen.snapshot.links.iter().filter(is_port).cloned().collect(),
+                    ..Snapshot::default()
+                }),
+                ..Before::default()
+            })
+        }
+        PodAction::Route | PodAction::Accept | PodAction::Deliver | PodAction::Rename => {
+            Ok(Before::default())
+        }
+    }
 }
 
 /// A copy of a file in the journal's folder.

@@ -12,6 +12,7 @@ fn link(index: u32, name: &str) -> Link {
         controller: None,
         kind: String::new(),
         vxlan: None,
+        hairpin: None,
     }
 }
 
@@ -44,6 +45,7 @@ fn host() -> Snapshot {
     let address = |link: u32, text: &str| Address {
         link,
         address: text.parse().unwrap(),
+        label: String::new(),
     };
     Snapshot {
         links: vec![link(1, "lo"), link(2, "eth0"), tunnel, bridge, pod],
@@ -73,7 +75,7 @@ fn the_tunnel_has_its_parent_and_the_number_of_routes() {
 
 #[test]
 fn the_bridge_has_its_ports_and_no_link_local_address() {
-    let found = bridge(&host(), false);
+    let found = bridge(&host(), false, &LinkParameters::default());
     let bridge = found.present().unwrap();
     assert_eq!(bridge.ports, ["veth1234"]);
     assert_eq!(bridge.addresses, ["10.244.1.1/24".parse::<IpNet>().unwrap()]);
@@ -83,7 +85,9 @@ fn the_bridge_has_its_ports_and_no_link_local_address() {
 fn a_link_cni0_that_is_no_bridge_is_malformed() {
     let mut host = host();
     host.links[3].kind = "dummy".to_owned();
-    assert!(matches!(bridge(&host, false), Found::Malformed(problem) if problem.contains("dummy")));
+    assert!(
+        matches!(bridge(&host, false, &LinkParameters::default()), Found::Malformed(problem) if problem.contains("dummy"))
+    );
 }
 
 #[test]
@@ -116,6 +120,7 @@ fn calico_detects_the_address_of_the_last_interface() {
     host.addresses.push(Address {
         link: 9,
         address: "169.254.1.1/16".parse().unwrap(),
+        label: String::new(),
     });
     assert_eq!(
         detected_address(&host, Family::Ipv4).unwrap().1,
@@ -125,6 +130,7 @@ fn calico_detects_the_address_of_the_last_interface() {
     host.addresses.push(Address {
         link: 9,
         address: "198.51.100.7/24".parse().unwrap(),
+        label: String::new(),
     });
     assert_eq!(detected_address(&host, Family::Ipv4).unwrap().1, "eth1");
     assert_eq!(

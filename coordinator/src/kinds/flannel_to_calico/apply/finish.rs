@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use ::flannel_to_calico::api::OrEmpty as _;
 use api::migration::Direction;
 use api::node_migration::NodeMigrationSpec;
-use api::{MigrationStatus, names};
+use api::{MigrationStatus, NodeMigration, names};
 use engine::decision::WaitReason;
 use engine::words;
+use flannel_to_calico::facts::LegacyPod;
 use flannel_to_calico::host::SUBNET_TABLE;
 use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
@@ -237,17 +238,27 @@ async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), Wri
     write::delete(&sets, set, Some(PropagationPolicy::Foreground)).await
 }
 
-/// Ends all orders of the agents: a network installed later does not concern them.
+/// Ends all orders of the agents: a network installed later does not concern them. The agent of a node with adopted pods keeps its
+/// goal: when such a pod ends, it removes what flannel's CNI plugins have left.
 pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
     for object in snapshot.node_migrations.values() {
         let mut spec = NodeMigrationSpec {
             probes: Vec::new(),
             ..object.spec.clone()
         };
-        spec.flannel_to_calico.get_or_insert_default().goal = Goal::Hold;
+        if !has_adopted(object) {
+            spec.flannel_to_calico.get_or_insert_default().goal = Goal::Hold;
+        }
         update_spec(context, object, &spec).await?;
     }
     Ok(())
+}
+
+fn has_adopted(object: &NodeMigration) -> bool {
+    let status = object.status.as_ref();
+    let report = status.and_then(|status| status.flannel_to_calico.as_ref());
+    let facts = report.and_then(|report| report.facts.as_ref());
+    facts.is_some_and(|facts| facts.legacy_pods.iter().any(LegacyPod::is_adopted))
 }
 
 pub(super) async fn remove_labels(

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use ::flannel_to_calico::api::OrEmpty as _;
 use api::MigrationStatus;
 use api::migration::{Desired, LegacyPods, MigrationPhase, Strategy};
+use api::node_migration::NodeMigrationStatus;
 use engine::decision::{Decision, Wait, WaitReason};
 use engine::drain::Pod;
+use flannel_to_calico::facts::LegacyPod;
 use flannel_to_calico::node::{NodeStep, NodeView, Policy, restart};
 use flannel_to_calico::phase::Phase;
 use jiff::Timestamp;
@@ -120,6 +122,14 @@ fn is_unavailable(
     is_in_work || terminating.iter().any(is_leaving)
 }
 
+/// Whether adopted pods run on the node of this report.
+fn has_adopted(report: &NodeMigrationStatus) -> bool {
+    let facts = report.flannel_to_calico.or_empty().facts.iter();
+    facts
+        .flat_map(|facts| &facts.legacy_pods)
+        .any(LegacyPod::is_adopted)
+}
+
 /// Ends the rollout when every node is finished. In place, the old network's objects stay while a legacy pod lives: they cost
 /// nothing, and a rollback needs them.
 pub(super) fn finish_or_stay(
@@ -145,14 +155,11 @@ pub(super) fn finish_or_stay(
             let pods = pods
                 .filter(|pod| !is_traffic_pod(&pod.namespace, &pod.name, namespace))
                 .count();
-            (report.flannel_to_calico.or_empty().phase != Some(Phase::Calico)
-                || !object
-                    .spec
-                    .flannel_to_calico
-                    .or_empty()
-                    .imported_addresses
-                    .is_empty())
-            .then_some((node.as_str(), pods))
+            let imported = &object.spec.flannel_to_calico.or_empty().imported_addresses;
+            // The addresses of adopted pods stay in Calico's IPAM.
+            let is_released = imported.is_empty() || has_adopted(&report);
+            (report.flannel_to_calico.or_empty().phase != Some(Phase::Calico) || !is_released)
+                .then_some((node.as_str(), pods))
         })
         .collect();
     if strategy == Strategy::Drain || mixed.is_empty() {

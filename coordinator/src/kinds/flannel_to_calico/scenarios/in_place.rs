@@ -47,6 +47,9 @@ fn leftover_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
         addresses: vec![leftover_address(node).parse().unwrap()],
         attached: false,
         routed: false,
+        mac: String::new(),
+        pod_link: None,
+        obstacle: None,
     })
 }
 
@@ -62,6 +65,9 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
         addresses: vec![format!("10.244.{number}.9").parse().unwrap()],
         attached: true,
         routed: true,
+        mac: String::new(),
+        pod_link: None,
+        obstacle: None,
     });
     let bridge = Bridge {
         name: "cni0".to_owned(),
@@ -70,6 +76,7 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
         ports: Vec::new(),
         answers_for_pods: false,
         answered: Vec::new(),
+        open: false,
     };
     let facts = HostFacts {
         cni: CniDirectory::read("/etc/cni/net.d", Vec::new()),

@@ -56,6 +56,9 @@ pub(super) fn legacy_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
         addresses: vec![address.parse().unwrap()],
         attached: true,
         routed: true,
+        mac: String::new(),
+        pod_link: None,
+        obstacle: None,
     })
 }
 

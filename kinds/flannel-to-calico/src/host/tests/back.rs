@@ -6,13 +6,13 @@ use crate::facts::Found;
 /// A host and its journal.
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
-    settings: HostSettings,
+    pub(super) settings: HostSettings,
     pub(super) facts: HostFacts,
-    remembered: JournalState,
+    pub(super) remembered: JournalState,
 }
 
 impl Machine {
-    fn flannel() -> Self {
+    pub(super) fn flannel() -> Self {
         Self {
             settings: settings(),
             facts: flannel_host(),
@@ -48,6 +48,9 @@ impl Machine {
     /// The other programs act: flannel's pod ends, Calico's pod starts and Felix writes to the host, pods end.
     fn world(&self, goal: Goal) -> Self {
         let mut after = self.clone();
+        if goal == Goal::Calico && adopt::felix_acts(&mut after.facts) {
+            return after;
+        }
         if goal == Goal::Flannel {
             after.facts.calico.node_running = false;
             after.facts.calico.pods.clear();

@@ -1,0 +1,76 @@
+//! Rules that accept frames to other MAC addresses than that of a link. An adopted pod remembers the MAC addresses of `cni0` and of
+//! its neighbours; the kernel drops a frame to a foreign MAC address unless a rule says that the frame is for the host.
+//!
+//! One chain of nftables' family `netdev` for each link: its name is that of the link, or both names of the link of a pod, with an
+//! underscore between them. Since Linux 6.16 a chain belongs to the names of its links; before, to the links that had these names.
+
+use crate::host::program::{ProgramError, run};
+
+/// The family of the rules: frames that arrive on a link, before a bridge takes them.
+pub const FAMILY: &str = "netdev";
+/// replumb's table.
+pub const TABLE: &str = "replumb";
+
+/// Before any other chain of a link.
+const PRIORITY: &str = "-500";
+
+/// Adds a chain for each of these rules, all at once. Existing chains are replaced. `exists` is whether a link has this name now.
+///
+/// # Errors
+///
+/// nft fails.
+pub async fn accept(rules: &[String], exists: impl Fn(&str) -> bool) -> Result<(), ProgramError> {
+    let all = batch(rules, |_| true);
+    match run("nft", &["-f", "-"], Some(&all)).await {
+        // A kernel that binds chains to links refuses names without a link.
+        Err(_) if rules.iter().any(|rule| links(rule).any(|link| !exists(link))) => {
+            let existing = batch(rules, exists);
+            run("nft", &["-f", "-"], Some(&existing)).await.map(|_| ())
+        }
+        result => result.map(|_| ()),
+    }
+}
+
+/// Deletes the chains of these rules, and the table with the last one. `remaining` are the rules that exist.
+///
+/// # Errors
+///
+/// nft fails.
+pub async fn stop_accepting(rules: &[String], remaining: &[String]) -> Result<(), ProgramError> {
+    if remaining.iter().all(|rule| rules.contains(rule)) {
+        let text = format!("add table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n");
+        return run("nft", &["-f", "-"], Some(&text)).await.map(|_| ());
+    }
+    let existing = rules.iter().filter(|rule| remaining.contains(rule));
+    let text: String = existing
+        .map(|rule| format!("delete chain {FAMILY} {TABLE} {rule}\n"))
+        .collect();
+    if text.is_empty() {
+        return Ok(());
+    }
+    run("nft", &["-f", "-"], Some(&text)).await.map(|_| ())
+}
+
+fn batch(rules: &[String], exists: impl Fn(&str) -> bool) -> String {
+    let mut text = format!("add table {FAMILY} {TABLE}\n");
+    for rule in rules {
+        let names: Vec<&str> = links(rule).filter(|link| exists(link)).collect();
+        let names: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+        if names.is_empty() {
+            continue;
+        }
+        let hook = format!(
+            "{{ type filter hook ingress devices = {{ {} }} priority {PRIORITY}; }}",
+            names.join(", ")
+        );
+        text.push_str(&format!(
+            "add chain {FAMILY} {TABLE} {rule} {hook}\nflush chain {FAMILY} {TABLE} {rule}\n\
+             add rule {FAMILY} {TABLE} {rule} meta pkttype other counter meta pkttype set host\n"
+        ));
+    }
+    text
+}
+
+fn links(rule: &str) -> impl Iterator<Item = &str> {
+    rule.split('_')
+}

@@ -1,0 +1,259 @@
+//! Changes to a bridge and its ports, for the adoption of pods and its undo.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::address::{AddressAttribute, AddressScope};
+use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use nix::errno::Errno;
+use rtnetlink::{LinkBridge, LinkBridgePort, LinkUnspec};
+
+use super::Netlink;
+use super::change::bytes;
+use super::request::{NetlinkError, answer, request};
+use crate::host::snapshot::{Address, Link};
+
+impl Netlink {
+    /// Takes a link from its bridge. A link without a bridge is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
+    pub async fn detach_port(&self, link: &Link) -> Result<(), NetlinkError> {
+        let message = LinkUnspec::new_with_index(link.index).nocontroller().build();
+        self.set_link(message, || format!("take link {} from its bridge", link.name))
+            .await
+    }
+
+    /// Attaches a link to a bridge; with `hairpin`, the bridge sends frames back through the link.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses a request, or the netlink socket fails.
+    pub async fn attach_port(&self, link: &Link, bridge: &Link, hairpin: bool) -> Result<(), NetlinkError> {
+        let attempt = || format!("attach link {} to bridge {}", link.name, bridge.name);
+        let message = LinkUnspec::new_with_index(link.index).controller(bridge.index);
+        self.set_link(message.build(), attempt).await?;
+        if hairpin {
+            let message = LinkBridgePort::new(link.index).hairpin(true).build();
+            answer(self.handle.link().set_port(message).execute())
+                .await
+                .map_err(|source| request(attempt(), source))?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the MAC address of a bridge: a bridge whose address was not set takes that of one of its ports, and another one when
+    /// that port leaves.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
+    pub async fn keep_mac(&self, bridge: &Link) -> Result<(), NetlinkError> {
+        let message = LinkUnspec::new_with_index(bridge.index).address(bytes(&bridge.mac));
+        let attempt = || format!("set the MAC address of bridge {}", bridge.name);
+        self.set_link(message.build(), attempt).await
+    }
+
+    /// Sets a link up or down.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
+    pub async fn set_up(&self, link: &Link, up: bool) -> Result<(), NetlinkError> {
+        let message = LinkUnspec::new_with_index(link.index);
+        let message = if up { message.up() } else { message.down() };
+        let direction = if up { "up" } else { "down" };
+        self.set_link(message.build(), || format!("set link {} {direction}", link.name))
+            .await
+    }
+
+    async fn set_link(
+        &self,
+        message: LinkMessage,
+        attempt: impl FnOnce() -> String,
+    ) -> Result<(), NetlinkError> {
+        answer(self.handle.link().set(message).execute())
+            .await
+            .map_err(|source| request(attempt(), source))
+    }
+
+    /// Creates a bridge with the name, MAC address, MTU and addresses of a saved one, and sets it up. Existing objects are kept.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses a request, or the netlink socket fails.
+    pub async fn restore_bridge(&self, saved: &Link, addresses: &[Address]) -> Result<(), NetlinkError> {
+        let find = |links: Vec<Link>| links.into_iter().find(|link| link.name == saved.name);
+        if find(self.links().await?).is_none() {
+            let message = LinkBridge::new(&saved.name).address(bytes(&saved.mac)).up();
+            answer(self.handle.link().add(message.build()).execute())
+                .await
+                .map_err(|source| request(format!("create bridge {}", saved.name), source))?;
+        }
+        let Some(bridge) = find(self.links().await?) else {
+            return Err(request(
+                format!("find bridge {}, which was created a moment ago", saved.name),
+                rtnetlink::Error::RequestFailed,
+            ));
+        };
+        // A bridge follows the MTU of its ports until its own is changed after its creation.
+        let mtu = LinkUnspec::new_with_index(bridge.index).mtu(saved.mtu).build();
+        self.set_link(mtu, || format!("set the MTU of bridge {}", saved.name))
+            .await?;
+        for own in addresses {
+            let add = self
+                .handle
+                .address()
+                .add(bridge.index, own.address.addr(), own.address.prefix_len());
+            answer(add.replace().execute())
+                .await
+                .map_err(|source| request(format!("add {} to bridge {}", own.address, saved.name), source))?;
+        }
+        Ok(())
+    }
+
+    /// Adds a permanent neighbour entry, or replaces an entry for the address.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
+    pub async fn add_neighbour(&self, link: &Link, address: IpAddr, mac: &str) -> Result<(), NetlinkError> {
+        let add = self.handle.neighbours().add(link.index, address);
+        let add = add
+            .link_layer_address(&bytes(mac))
+            .state(NeighbourState::Permanent);
+        answer(add.replace().execute())
+            .await
+            .map_err(|source| request(format!("add neighbour {address} to link {}", link.name), source))
+    }
+
+    /// Deletes a neighbour entry. A missing entry is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
+    pub async fn delete_neighbour(&self, link: &Link, address: IpAddr) -> Result<(), NetlinkError> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = match address {
+            IpAddr::V4(_) => AddressFamily::Inet,
+            IpAddr::V6(_) => AddressFamily::Inet6,
+        };
+        message.header.ifindex = link.index;
+        let destination = match address {
+            IpAddr::V4(address) => NeighbourAddress::Inet(address),
+            IpAddr::V6(address) => NeighbourAddress::Inet6(address),
+        };
+        message
+            .attributes
+            .push(NeighbourAttribute::Destination(destination));
+        let what = || format!("delete neighbour {address} of link {}", link.name);
+        self.delete_entry(message, what).await
+    }
+
+    /// Lets a bridge deliver frames for this MAC address to the host.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
+    pub async fn deliver_frames(&self, bridge: &Link, mac: &str) -> Result<(), NetlinkError> {
+        let add = self.handle.neighbours().add_bridge(bridge.index, &bytes(mac));
+        let add = add.flags(NeighbourFlags::Own).state(NeighbourState::Permanent);
+        answer(add.replace().execute()).await.map_err(|source| {
+            request(
+                format!("add forwarding entry {mac} to link {}", bridge.name),
+                source,
+            )
+        })
+    }
+
+    /// The reverse of [`Self::deliver_frames`]. A missing entry is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
+    pub async fn stop_delivering_frames(&self, bridge: &Link, mac: &str) -> Result<(), NetlinkError> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Bridge;
+        message.header.ifindex = bridge.index;
+        message.header.flags = NeighbourFlags::Own;
+        message
+            .attributes
+            .push(NeighbourAttribute::LinkLayerAddress(bytes(mac)));
+        let what = || format!("delete forwarding entry {mac} of link {}", bridge.name);
+        self.delete_entry(message, what).await
+    }
+
+    async fn delete_entry(
+        &self,
+        message: NeighbourMessage,
+        attempt: impl FnOnce() -> String,
+    ) -> Result<(), NetlinkError> {
+        match answer(self.handle.neighbours().del(message).execute()).await {
+            Err(rtnetlink::Error::NetlinkError(message)) if message.raw_code() == -(Errno::ENOENT as i32) => {
+                Ok(())
+            }
+            Err(source) => Err(request(attempt(), source)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Puts an address on the loopback interface, with this label. An existing address is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
+    pub async fn keep_address(
+        &self,
+        loopback: &Link,
+        address: IpAddr,
+        label: &str,
+    ) -> Result<(), NetlinkError> {
+        let length = IpNet::from(address).prefix_len();
+        let mut add = self.handle.address().add(loopback.index, address, length);
+        let message = add.message_mut();
+        if address.is_ipv4() {
+            message.attributes.push(AddressAttribute::Label(label.to_owned()));
+        }
+        // With a wider scope the host would use the address as the source of packets to its pods.
+        message.header.scope = AddressScope::Host;
+        match answer(add.execute()).await {
+            Err(rtnetlink::Error::NetlinkError(message)) if message.raw_code() == -(Errno::EEXIST as i32) => {
+                Ok(())
+            }
+            Err(source) => Err(request(
+                format!("add {address} to link {}", loopback.name),
+                source,
+            )),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Removes the address with this label from the loopback interface. A missing address is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
+    pub async fn drop_address(&self, address: IpAddr, label: &str) -> Result<(), NetlinkError> {
+        let found = self.address_messages().await?;
+        let Some(message) = found.iter().find(|message| {
+            super::own_label(message) == label
+                && super::own_address(message).is_some_and(|own| own.addr() == address)
+        }) else {
+            return Ok(());
+        };
+        match answer(self.handle.address().del(message.clone()).execute()).await {
+            Err(rtnetlink::Error::NetlinkError(message))
+                if message.raw_code() == -(Errno::EADDRNOTAVAIL as i32) =>
+            {
+                Ok(())
+            }
+            Err(source) => Err(request(format!("remove {address} from its link"), source)),
+            Ok(()) => Ok(()),
+        }
+    }
+}

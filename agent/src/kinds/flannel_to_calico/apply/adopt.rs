@@ -1,0 +1,245 @@
+//! Adoption of pods: changes to the links of pods, and to the bridge that the links leave.
+
+use std::net::IpAddr;
+
+use flannel_to_calico::host::{BRIDGE, KEPT_LABEL, PodAction, PodChange, PodEnd};
+
+use super::error::ApplyError;
+use crate::host::firewall::frames;
+use crate::host::netlink::{Netlink, Renamed};
+use crate::host::paths::Paths;
+use crate::host::snapshot::Link;
+use crate::host::sysctl;
+use crate::kinds::flannel_to_calico::journal::Before;
+use crate::kinds::flannel_to_calico::observe::Observation;
+
+/// A loose reverse path filter.
+const LOOSE: &str = "2";
+
+/// What a change of links needs.
+pub(super) struct Adoption<'step> {
+    pub step: &'static str,
+    pub seen: &'step Observation,
+    pub paths: &'step Paths,
+    pub netlink: &'step Netlink,
+}
+
+impl Adoption<'_> {
+    /// Performs the action for each pod. A pod that has ended meanwhile is left out.
+    pub(super) async fn change(&self, change: &PodChange) -> Result<(), ApplyError> {
+        if change.action == PodAction::Accept {
+            return self.accept(&rules(change)).await;
+        }
+        for (end, link) in self.links(change) {
+            match change.action {
+                PodAction::Loosen => self.write(&sysctl::reverse_path_filter_of(&link.name), LOOSE)?,
+                PodAction::Route => self.route(end, link).await?,
+                PodAction::Answer => {
+                    for (parameter, value) in sysctl::answering_for_all(&link.name) {
+                        self.write(&parameter, value)?;
+                    }
+                }
+                PodAction::Deliver => {
+                    if let Some(bridge) = self.bridge() {
+                        let delivered = self.netlink.deliver_frames(bridge, &end.mac).await;
+                        delivered.map_err(ApplyError::netlink(self.step))?;
+                    }
+                }
+                PodAction::Detach => {
+                    let detached = self.netlink.detach_port(link).await;
+                    detached.map_err(ApplyError::netlink(self.step))?;
+                }
+                PodAction::Rename => self.rename(end, link, &end.calico_link).await?,
+                // All at once, above.
+                PodAction::Accept => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Reverts the action for each pod. `saved` is the state before the action.
+    pub(super) async fn revert(&self, change: &PodChange, saved: &Before) -> Result<(), ApplyError> {
+        match change.action {
+            PodAction::Loosen | PodAction::Answer => {
+                return super::back::restore_parameters(self.step, saved);
+            }
+            PodAction::Accept => return self.stop_accepting(&rules(change)).await,
+            PodAction::Route | PodAction::Deliver | PodAction::Detach | PodAction::Rename => {}
+        }
+        for (end, link) in self.links(change) {
+            let netlink_error = ApplyError::netlink(self.step);
+            match change.action {
+                PodAction::Rename => self.rename(end, link, &end.link).await?,
+                PodAction::Detach => {
+                    if let Some(bridge) = self.bridge() {
+                        let mut ports = saved.network.iter().flat_map(|network| &network.links);
+                        let was = ports.find(|port| port.mac == link.mac);
+                        let hairpin = was.and_then(|port| port.hairpin).unwrap_or_default();
+                        let attached = self.netlink.attach_port(link, bridge, hairpin).await;
+                        attached.map_err(netlink_error)?;
+                    }
+                }
+                PodAction::Deliver => {
+                    if let Some(bridge) = self.bridge() {
+                        let stopped = self.netlink.stop_delivering_frames(bridge, &end.mac).await;
+                        stopped.map_err(netlink_error)?;
+                    }
+                }
+                PodAction::Route => self.route_by_bridge(end, link).await?,
+                // Reverted for all pods at once, above.
+                PodAction::Loosen | PodAction::Answer | PodAction::Accept => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Prepares the bridge for pods that leave it.
+    pub(super) async fn open_bridge(&self) -> Result<(), ApplyError> {
+        if let Some(bridge) = self.bridge() {
+            let kept = self.netlink.keep_mac(bridge).await;
+            kept.map_err(ApplyError::netlink(self.step))?;
+        }
+        self.write(&sysctl::reverse_path_filter_of(BRIDGE), LOOSE)?;
+        self.accept(&[BRIDGE.to_owned()]).await
+    }
+
+    /// The reverse of [`Self::open_bridge`].
+    pub(super) async fn close_bridge(&self, saved: &Before) -> Result<(), ApplyError> {
+        super::back::restore_parameters(self.step, saved)?;
+        self.stop_accepting(&[BRIDGE.to_owned()]).await
+    }
+
+    /// Creates the bridge again as it was when its last port left it: adopted pods find it as they remember it.
+    pub(super) async fn restore_bridge(&self, saved: &Before) -> Result<(), ApplyError> {
+        let network = saved.network.as_ref();
+        let Some((network, link)) = network.and_then(|network| Some((network, network.links.first()?)))
+        else {
+            return Err(ApplyError::Lost {
+                step: self.step,
+                problem: format!(
+                    "the journal has no record of link {BRIDGE}: restart the pods that were adopted on this node"
+                ),
+            });
+        };
+        let restored = self.netlink.restore_bridge(link, &network.addresses).await;
+        restored.map_err(ApplyError::netlink(self.step))?;
+        for (parameter, value) in sysctl::answering(BRIDGE, false) {
+            self.write(&parameter, value)?;
+        }
+        self.open_bridge().await?;
+        // The index of a bridge that was created now is not in the observation.
+        let now = self
+            .netlink
+            .snapshot()
+            .await
+            .map_err(ApplyError::netlink(self.step))?;
+        let Some(bridge) = now.link(BRIDGE) else {
+            return Ok(());
+        };
+        for pod in self.seen.facts.legacy_pods.iter().filter(|pod| pod.is_adopted()) {
+            let delivered = self.netlink.deliver_frames(bridge, &pod.mac).await;
+            delivered.map_err(ApplyError::netlink(self.step))?;
+        }
+        Ok(())
+    }
+
+    /// Puts addresses of the bridge on the loopback interface.
+    pub(super) async fn keep_addresses(&self, addresses: &[IpAddr]) -> Result<(), ApplyError> {
+        let Some(loopback) = self.seen.snapshot.links.iter().find(|link| link.loopback) else {
+            return Ok(());
+        };
+        for address in addresses {
+            let kept = self.netlink.keep_address(loopback, *address, KEPT_LABEL).await;
+            kept.map_err(ApplyError::netlink(self.step))?;
+        }
+        Ok(())
+    }
+
+    /// The reverse of [`Self::keep_addresses`].
+    pub(super) async fn drop_addresses(&self, addresses: &[IpAddr]) -> Result<(), ApplyError> {
+        for address in addresses {
+            let dropped = self.netlink.drop_address(*address, KEPT_LABEL).await;
+            dropped.map_err(ApplyError::netlink(self.step))?;
+        }
+        Ok(())
+    }
+
+    /// Removes rules for frames.
+    pub(super) async fn stop_accepting(&self, rules: &[String]) -> Result<(), ApplyError> {
+        frames::stop_accepting(rules, &self.seen.facts.calico.frame_rules)
+            .await
+            .map_err(|source| ApplyError::firewall(self.step)(source.into()))
+    }
+
+    async fn accept(&self, rules: &[String]) -> Result<(), ApplyError> {
+        let exists = |name: &str| self.seen.snapshot.link(name).is_some();
+        frames::accept(rules, exists)
+            .await
+            .map_err(|source| ApplyError::firewall(self.step)(source.into()))
+    }
+
+    /// The neighbour entry first: without it, ARP would have to answer through a port of the bridge.
+    async fn route(&self, end: &PodEnd, link: &Link) -> Result<(), ApplyError> {
+        for address in &end.addresses {
+            let netlink_error = ApplyError::netlink(self.step);
+            let added = self.netlink.add_neighbour(link, *address, &end.mac).await;
+            added.map_err(&netlink_error)?;
+            let routed = self.netlink.add_host_route(*address, link.index).await;
+            routed.map_err(netlink_error)?;
+        }
+        Ok(())
+    }
+
+    async fn route_by_bridge(&self, end: &PodEnd, link: &Link) -> Result<(), ApplyError> {
+        let Some(bridge) = self.bridge() else {
+            return Ok(());
+        };
+        for address in &end.addresses {
+            let netlink_error = ApplyError::netlink(self.step);
+            let routed = self.netlink.add_host_route(*address, bridge.index).await;
+            routed.map_err(&netlink_error)?;
+            let deleted = self.netlink.delete_neighbour(link, *address).await;
+            deleted.map_err(netlink_error)?;
+        }
+        Ok(())
+    }
+
+    /// Renames the link. A kernel that does not rename a link that is up needs it down for a moment, which deletes its routes.
+    async fn rename(&self, end: &PodEnd, link: &Link, name: &str) -> Result<(), ApplyError> {
+        let netlink_error = || ApplyError::netlink(self.step);
+        if link.name == name {
+            return Ok(());
+        }
+        let renamed = self.netlink.rename_link(link, name).await;
+        if renamed.map_err(netlink_error())? == Renamed::Yes {
+            return Ok(());
+        }
+        self.netlink.set_up(link, false).await.map_err(netlink_error())?;
+        let renamed = self.netlink.rename_link(link, name).await;
+        self.netlink.set_up(link, true).await.map_err(netlink_error())?;
+        renamed.map_err(netlink_error())?;
+        self.route(end, link).await
+    }
+
+    fn write(&self, parameter: &str, value: &str) -> Result<(), ApplyError> {
+        sysctl::write(&self.paths.sysctl.join(parameter), value).map_err(ApplyError::file(self.step))
+    }
+
+    fn bridge(&self) -> Option<&Link> {
+        self.seen.snapshot.link(BRIDGE)
+    }
+
+    /// The links of the pods that run, under whichever name.
+    fn links<'all>(&'all self, change: &'all PodChange) -> impl Iterator<Item = (&'all PodEnd, &'all Link)> {
+        change.pods.iter().filter_map(|end| {
+            let mut pods = self.seen.facts.legacy_pods.iter();
+            let pod = pods.find(|pod| pod.sandbox == end.sandbox)?;
+            let link = self.seen.snapshot.link(&pod.pod_link.as_ref()?.name)?;
+            Some((end, link))
+        })
+    }
+}
+
+fn rules(change: &PodChange) -> Vec<String> {
+    change.pods.iter().map(PodEnd::frame_rule).collect()
+}

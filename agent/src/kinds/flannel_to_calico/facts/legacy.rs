@@ -1,0 +1,172 @@
+//! Pods of flannel and their links, from libcni's records and the kernel's tables. Pure.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use calico::pod_link;
+use flannel_to_calico::attachment::Attachment;
+use flannel_to_calico::facts::{LegacyPod, PodLink};
+use flannel_to_calico::host::{BRIDGE, KEPT_LABEL};
+use ipnet::IpNet;
+
+use crate::host::netlink::ROUTE_PROTOCOL;
+use crate::host::snapshot::{Link, Neighbour, Route, Snapshot};
+
+/// What the kernel does on links, beside the tables of the snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkParameters {
+    /// Links whose reverse path filter accepts packets whose way back is another link.
+    pub loose: BTreeSet<String>,
+    /// Links that answer ARP requests for all addresses.
+    pub answering: BTreeSet<String>,
+    /// Rules that accept frames to other MAC addresses, by the names of their links.
+    pub frame_rules: Vec<String>,
+}
+
+/// Plugins whose work does not depend on the name or the bridge of the pod's link.
+const PLUGINS: [&str; 4] = ["flannel", "bridge", "portmap", "host-local"];
+
+/// The names that the link of a pod on the host may have: that of its record and Calico's.
+pub fn link_names(attachment: &Attachment) -> Option<(&str, String)> {
+    let link = attachment.links.iter().find(|name| *name != BRIDGE)?;
+    Some((link, pod_link(&attachment.namespace, &attachment.pod)))
+}
+
+/// The link that leads to a pod. The MAC address tells it from the link of a later pod with the same name.
+fn link_of<'seen>(snapshot: &'seen Snapshot, attachment: &Attachment) -> Option<(&'seen Link, String)> {
+    let (name, calico_name) = link_names(attachment)?;
+    let mac = attachment.link_macs.get(name)?;
+    let link = snapshot.links.iter().find(|link| {
+        (link.name == name || link.name == calico_name) && link.kind == "veth" && link.mac == *mac
+    })?;
+    Some((link, calico_name))
+}
+
+fn pod_link_of(snapshot: &Snapshot, attachment: &Attachment, parameters: &LinkParameters) -> Option<PodLink> {
+    let (link, calico_name) = link_of(snapshot, attachment)?;
+    let is_routed = |address: &IpAddr| {
+        let is_route = |route: &Route| {
+            route.destination == IpNet::from(*address) && route.hops == [(None, Some(link.index))]
+        };
+        let is_neighbour = |entry: &Neighbour| {
+            (entry.link, entry.address, &entry.mac) == (link.index, *address, &attachment.mac)
+        };
+        snapshot.routes.iter().any(is_route) && snapshot.neighbours.iter().any(is_neighbour)
+    };
+    let is_taken = |address: &IpAddr| {
+        snapshot.routes.iter().any(|route| {
+            route.protocol != ROUTE_PROTOCOL
+                && route.destination == IpNet::from(*address)
+                && route.hops == [(None, Some(link.index))]
+        })
+    };
+    let bridge = snapshot.link(BRIDGE).map(|bridge| bridge.index);
+    let is_delivered = |bridge: u32| {
+        let mut entries = snapshot.deliveries.iter();
+        entries.any(|entry| entry.link == bridge && entry.mac == attachment.mac)
+    };
+    let rule = format!("{}_{calico_name}", link_names(attachment)?.0);
+    Some(PodLink {
+        name: link.name.clone(),
+        loose: parameters.loose.contains(&link.name),
+        routed: attachment.addresses.iter().all(is_routed),
+        answers: parameters.answering.contains(&link.name),
+        accepts_frames: parameters.frame_rules.contains(&rule),
+        frame_delivery: bridge.is_none_or(is_delivered),
+        taken: attachment.addresses.iter().all(is_taken),
+        calico_name,
+    })
+}
+
+/// Why a pod cannot be adopted, as its record shows.
+fn obstacle(attachment: &Attachment) -> Option<String> {
+    if attachment.namespace.is_empty() || attachment.pod.is_empty() {
+        return Some("the record does not name the pod".to_owned());
+    }
+    let known = |plugin: &&String| PLUGINS.contains(&plugin.as_str());
+    let other = attachment.plugins.iter().find(|plugin| !known(plugin))?;
+    Some(format!(
+        "CNI plugin {other} took part, and may depend on the name of the link"
+    ))
+}
+
+/// Pods that were attached to the old network according to libcni's records: a pod whose link is on the bridge, or leads to the
+/// pod without it, is running.
+pub fn legacy_pods(
+    snapshot: &Snapshot,
+    attachments: &[(PathBuf, Result<Attachment, String>)],
+    parameters: &LinkParameters,
+) -> Vec<LegacyPod> {
+    let bridge = snapshot.link(BRIDGE).map(|link| link.index);
+    let mut pods: Vec<LegacyPod> = attachments
+        .iter()
+        .filter_map(|(_, attachment)| attachment.as_ref().ok())
+        .map(|attachment| {
+            let port = snapshot.links.iter().find(|link| {
+                bridge.is_some() && link.controller == bridge && attachment.links.contains(&link.name)
+            });
+            let has_route = |address: &IpAddr| {
+                snapshot.routes.iter().any(|route| {
+                    route.destination == IpNet::from(*address)
+                        && route
+                            .hops
+                            .iter()
+                            .any(|(_, link)| link.is_some() && *link == bridge)
+                })
+            };
+            let link = attachment.links.iter().find(|name| *name != BRIDGE);
+            LegacyPod {
+                namespace: attachment.namespace.clone(),
+                name: attachment.pod.clone(),
+                sandbox: attachment.sandbox.clone(),
+                link: link.cloned().unwrap_or_default(),
+                attached: port.is_some(),
+                routed: attachment.addresses.iter().all(has_route),
+                addresses: attachment.addresses.clone(),
+                mac: attachment.mac.clone(),
+                pod_link: pod_link_of(snapshot, attachment, parameters),
+                obstacle: obstacle(attachment),
+            }
+        })
+        .collect();
+    pods.sort_by(|one, other| one.sandbox.cmp(&other.sandbox));
+    pods
+}
+
+/// Malformed records of attachments, one text each.
+pub fn legacy_problems(attachments: &[(PathBuf, Result<Attachment, String>)]) -> Vec<String> {
+    attachments
+        .iter()
+        .filter_map(|(path, attachment)| {
+            let problem = attachment.as_ref().err()?;
+            Some(format!(
+                "{}: {problem}, so the address of its pod is unknown: delete that pod, or use strategy Drain",
+                path.display()
+            ))
+        })
+        .collect()
+}
+
+/// The host's veth links to Calico's pods, without those of adopted pods.
+pub fn calico_pods(snapshot: &Snapshot, legacy: &[LegacyPod]) -> Vec<String> {
+    let is_adopted = |name: &String| {
+        let mut links = legacy.iter().filter_map(|pod| pod.pod_link.as_ref());
+        links.any(|link| link.name == *name)
+    };
+    let mut pods: Vec<String> = snapshot
+        .links
+        .iter()
+        .filter(|link| link.name.starts_with("cali") && link.kind == "veth")
+        .map(|link| link.name.clone())
+        .filter(|name| !is_adopted(name))
+        .collect();
+    pods.sort();
+    pods
+}
+
+/// Addresses of the bridge that replumb has put on the loopback interface.
+pub fn kept_addresses(snapshot: &Snapshot) -> Vec<IpAddr> {
+    let kept = snapshot.addresses.iter().filter(|own| own.label == KEPT_LABEL);
+    kept.map(|own| own.address.addr()).collect()
+}

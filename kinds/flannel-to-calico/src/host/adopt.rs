@@ -1,0 +1,142 @@
+//! The decisions of an adoption: running pods of flannel become Calico's own, without a restart.
+
+use engine::words::names;
+
+use super::adopt_step::{PodAction, PodChange, PodEnd};
+use super::{BRIDGE, HostStep};
+use crate::facts::{HostFacts, LegacyPod, PodLink};
+
+/// The next change that adopts the pods of `cni0`; `None` if no pod remains that can be adopted.
+pub(super) fn next(facts: &HostFacts) -> Option<HostStep> {
+    let pods: Vec<(&LegacyPod, &PodLink)> = facts
+        .legacy_pods
+        .iter()
+        .filter(|pod| !pod.is_adopted() && obstacle(pod, facts).is_none())
+        .filter_map(|pod| Some((pod, pod.pod_link.as_ref()?)))
+        .collect();
+    if pods.is_empty() {
+        return None;
+    }
+    if facts.bridge.present().is_some_and(|bridge| !bridge.open) {
+        return Some(HostStep::OpenBridge);
+    }
+    PodAction::ALL.iter().find_map(|action| {
+        let ends: Vec<PodEnd> = pods
+            .iter()
+            .filter(|(pod, link)| !action.is_done(pod, link))
+            .filter_map(|(pod, _)| PodEnd::of(pod))
+            .collect();
+        (!ends.is_empty()).then_some(HostStep::ChangePods(PodChange {
+            action: *action,
+            pods: ends,
+        }))
+    })
+}
+
+/// Why a pod that runs on `cni0` cannot be adopted, as a part of a sentence after the name of the pod; `None` if it can.
+fn obstacle(pod: &LegacyPod, facts: &HostFacts) -> Option<String> {
+    if let Some(obstacle) = &pod.obstacle {
+        return Some(obstacle.clone());
+    }
+    let Some(link) = &pod.pod_link else {
+        return Some(format!("link {} does not match the record of the pod", pod.link));
+    };
+    if pod.mac.is_empty() {
+        return Some("the record of the pod has no MAC address".to_owned());
+    }
+    if pod.addresses.iter().any(std::net::IpAddr::is_ipv6) {
+        return Some("the pod has an IPv6 address".to_owned());
+    }
+    let is_same = |other: &&LegacyPod| other.sandbox == pod.sandbox;
+    if facts.legacy_pods.iter().filter(is_same).count() > 1 {
+        return Some("the pod has more than one interface".to_owned());
+    }
+    let is_taken = link.name != link.calico_name && facts.calico.pods.contains(&link.calico_name);
+    is_taken.then(|| format!("another link has the name {}", link.calico_name))
+}
+
+/// The pods on `cni0` that cannot be adopted, each with its reason and the way out.
+pub fn obstacles(facts: &HostFacts) -> Vec<String> {
+    facts
+        .legacy_pods
+        .iter()
+        .filter(|pod| pod.attached)
+        .filter_map(|pod| {
+            let reason = obstacle(pod, facts)?;
+            Some(format!("pod {}/{}: {reason}", pod.namespace, pod.name))
+        })
+        .collect()
+}
+
+/// Whether pods that cannot be adopted are the only ones on `cni0`.
+pub fn stays_mixed(facts: &HostFacts) -> bool {
+    next(facts).is_none() && !obstacles(facts).is_empty()
+}
+
+/// The sentence for pods that stay on `cni0`.
+pub(super) fn cannot_be_adopted(facts: &HostFacts) -> Option<String> {
+    let found = obstacles(facts);
+    (!found.is_empty()).then(|| {
+        format!(
+            "pods that cannot be adopted stay on {BRIDGE}: {}. Restart each of them: the new pod uses Calico",
+            names(&found)
+        )
+    })
+}
+
+/// The wait for Felix: no policy holds yet for a pod whose link Felix has not taken; `None` if there is no such pod.
+pub(super) fn not_taken(facts: &HostFacts) -> Option<String> {
+    let waiting: Vec<String> = facts
+        .legacy_pods
+        .iter()
+        .filter(|pod| pod.is_adopted())
+        .filter_map(|pod| {
+            let link = pod.pod_link.as_ref().filter(|link| !link.taken)?;
+            Some(format!("{} of pod {}/{}", link.name, pod.namespace, pod.name))
+        })
+        .collect();
+    (!waiting.is_empty()).then(|| {
+        format!(
+            "calico-node has not taken links of adopted pods yet: {}",
+            names(&waiting)
+        )
+    })
+}
+
+/// Whether adopted pods run on the host.
+pub(super) fn has_adopted(facts: &HostFacts) -> bool {
+    facts.legacy_pods.iter().any(LegacyPod::is_adopted)
+}
+
+/// The next change that removes what no adopted pod needs any longer.
+pub(super) fn clean(facts: &HostFacts) -> Option<HostStep> {
+    let is_needed = |rule: &String| {
+        let of_pod = |pod: &LegacyPod| PodEnd::of(pod).is_some_and(|end| end.frame_rule() == *rule);
+        facts.legacy_pods.iter().any(of_pod) || (rule == BRIDGE && !facts.bridge.is_absent())
+    };
+    let rules: Vec<String> = facts
+        .calico
+        .frame_rules
+        .iter()
+        .filter(|rule| !is_needed(rule))
+        .cloned()
+        .collect();
+    if !rules.is_empty() {
+        return Some(HostStep::RemoveFrameRules(rules));
+    }
+    let kept = &facts.calico.kept_addresses;
+    (!kept.is_empty() && facts.bridge.is_absent() && !has_adopted(facts))
+        .then(|| HostStep::DropBridgeAddresses(kept.clone()))
+}
+
+/// The change that keeps the addresses of `cni0`, which adopted pods have as their gateway; `None` if there is nothing to keep.
+pub(super) fn keep_addresses(facts: &HostFacts) -> Option<HostStep> {
+    let bridge = facts.bridge.present().filter(|_| has_adopted(facts))?;
+    let addresses: Vec<_> = bridge
+        .addresses
+        .iter()
+        .map(ipnet::IpNet::addr)
+        .filter(|address| !facts.calico.kept_addresses.contains(address))
+        .collect();
+    (!addresses.is_empty()).then_some(HostStep::KeepBridgeAddresses(addresses))
+}

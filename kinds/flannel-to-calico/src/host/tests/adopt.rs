@@ -1,0 +1,308 @@
+//! Adoption of running pods, with a crash in the middle of each step, and the rollback from every state.
+
+use super::back::Machine;
+use super::*;
+use crate::facts::PodLink;
+
+const CALICO_LINKS: [&str; 2] = ["cali1111", "cali2222"];
+
+/// The facts after an adoption step. `cut` is a crash after the first pod or object.
+pub(super) fn perform(step: &HostStep, facts: &mut HostFacts, cut: bool) {
+    match step {
+        HostStep::OpenBridge | HostStep::CloseBridge => {
+            let open = *step == HostStep::OpenBridge;
+            let Found::Present(bridge) = &mut facts.bridge else {
+                return;
+            };
+            // The reverse path filter first, then the rule.
+            bridge.open = open && !cut;
+            if !cut {
+                set_rule(facts, BRIDGE, open);
+            }
+        }
+        HostStep::ChangePods(change) => change_pods(change, true, facts, cut),
+        HostStep::RevertPods(change) => change_pods(change, false, facts, cut),
+        HostStep::KeepBridgeAddresses(addresses) if !cut => facts.calico.kept_addresses.clone_from(addresses),
+        HostStep::DropBridgeAddresses(_) if !cut => facts.calico.kept_addresses.clear(),
+        HostStep::RemoveFrameRules(rules) if !cut => {
+            facts.calico.frame_rules.retain(|rule| !rules.contains(rule));
+            if let Found::Present(bridge) = &mut facts.bridge {
+                bridge.open &= !rules.iter().any(|rule| rule == BRIDGE);
+            }
+            for pod in &mut facts.legacy_pods {
+                let rule = PodEnd::of(pod).map(|end| end.frame_rule());
+                if let Some(link) = &mut pod.pod_link {
+                    link.accepts_frames &= !rule.is_some_and(|rule| rules.contains(&rule));
+                }
+            }
+        }
+        HostStep::RestoreBridge if facts.bridge.is_absent() => {
+            facts.bridge = bridge(&[]);
+            let Found::Present(bridge) = &mut facts.bridge else {
+                return;
+            };
+            bridge.answers_for_pods = true;
+            bridge.open = !cut;
+            if !cut {
+                set_rule(facts, BRIDGE, true);
+                for pod in &mut facts.legacy_pods {
+                    if let Some(link) = &mut pod.pod_link {
+                        link.frame_delivery = true;
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn set_rule(facts: &mut HostFacts, rule: &str, exists: bool) {
+    facts.calico.frame_rules.retain(|other| other != rule);
+    if exists {
+        facts.calico.frame_rules.push(rule.to_owned());
+        facts.calico.frame_rules.sort();
+    }
+}
+
+fn change_pods(change: &PodChange, forward: bool, facts: &mut HostFacts, cut: bool) {
+    let number = if cut { 1 } else { change.pods.len() };
+    for end in change.pods.iter().take(number) {
+        let mut rule = None;
+        let mut pods = facts.legacy_pods.iter_mut();
+        let Some(pod) = pods.find(|pod| pod.sandbox == end.sandbox) else {
+            continue;
+        };
+        let Some(link) = &mut pod.pod_link else { continue };
+        match change.action {
+            PodAction::Loosen => link.loose = forward,
+            PodAction::Route => (link.routed, pod.routed) = (forward, !forward),
+            PodAction::Answer => link.answers = forward,
+            PodAction::Accept => {
+                link.accepts_frames = forward;
+                rule = Some(end.frame_rule());
+            }
+            PodAction::Deliver => link.frame_delivery = forward,
+            PodAction::Detach => {
+                pod.attached = !forward;
+                if let Found::Present(bridge) = &mut facts.bridge {
+                    bridge.ports.retain(|port| *port != end.link);
+                    if !forward {
+                        bridge.ports.push(end.link.clone());
+                        bridge.ports.sort();
+                    }
+                }
+            }
+            PodAction::Rename => {
+                link.taken &= forward;
+                link.name
+                    .clone_from(if forward { &end.calico_link } else { &end.link });
+            }
+        }
+        if let Some(rule) = rule {
+            set_rule(facts, &rule, forward);
+        }
+    }
+}
+
+/// A host with two pods that can be adopted.
+fn start() -> Machine {
+    let mut machine = Machine::flannel();
+    machine.settings.adopt_pods = true;
+    for (pod, calico_name) in machine.facts.legacy_pods.iter_mut().zip(CALICO_LINKS) {
+        pod.mac = "0a:58:0a:f4:01:02".to_owned();
+        pod.pod_link = Some(PodLink {
+            name: pod.link.clone(),
+            calico_name: calico_name.to_owned(),
+            ..PodLink::default()
+        });
+    }
+    machine
+}
+
+/// All states of an adoption, from the swap of the tunnel to phase Calico.
+fn states() -> Vec<Machine> {
+    let mut states = vec![start()];
+    for goal in [Goal::Held, Goal::Swapped, Goal::Mixed, Goal::Calico] {
+        let from = states.last().unwrap().clone();
+        states.extend(from.states_to(goal));
+    }
+    states
+}
+
+/// Felix takes the links of adopted pods. Returns whether there were any.
+pub(super) fn felix_acts(facts: &mut HostFacts) -> bool {
+    let mut pods = facts.legacy_pods.iter_mut().filter(|pod| pod.is_adopted());
+    let links = pods.by_ref().filter_map(|pod| pod.pod_link.as_mut());
+    let untaken: Vec<&mut PodLink> = links.filter(|link| !link.taken).collect();
+    let any = !untaken.is_empty();
+    untaken.into_iter().for_each(|link| link.taken = true);
+    any
+}
+
+/// Asserts that no packet is lost by a step.
+fn assert_lossless(step: &HostStep, facts: &HostFacts) {
+    let links = || {
+        facts
+            .legacy_pods
+            .iter()
+            .filter_map(|pod| Some((pod, pod.pod_link.as_ref()?)))
+    };
+    let open = facts.bridge.present().is_none_or(|bridge| bridge.open);
+    match step {
+        HostStep::ChangePods(change) if change.action == PodAction::Route => {
+            assert!(open, "cni0 would drop frames whose way back is the link");
+            assert!(links().all(|(_, link)| link.loose), "the link would drop them");
+        }
+        HostStep::ChangePods(change) if change.action == PodAction::Detach => {
+            let ready =
+                |link: &PodLink| link.routed && link.answers && link.accepts_frames && link.frame_delivery;
+            assert!(open && links().all(|(_, link)| ready(link)), "{facts:?}");
+        }
+        HostStep::ChangePods(change) if change.action == PodAction::Rename => {
+            assert!(links().all(|(pod, _)| !pod.attached), "{facts:?}");
+        }
+        HostStep::DeleteBridge => {
+            assert!(facts.bridge.present().unwrap().ports.is_empty());
+            assert!(
+                !facts.calico.kept_addresses.is_empty(),
+                "pods would lose their gateway"
+            );
+        }
+        HostStep::RemoveLeases => panic!("the address of an adopted pod would be assigned again"),
+        HostStep::RevertPods(change) if change.action == PodAction::Detach => {
+            assert!(open, "cni0 would drop frames whose way back is the link");
+        }
+        HostStep::RevertPods(change)
+            if [PodAction::Deliver, PodAction::Accept, PodAction::Answer].contains(&change.action) =>
+        {
+            assert!(links().all(|(pod, _)| pod.attached), "{facts:?}");
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn pods_are_adopted_without_loss_whatever_step_is_cut() {
+    let states = states();
+    let end = states.last().unwrap();
+    assert_eq!(phase(&end.facts, &end.settings), Phase::Calico);
+    assert!(end.facts.bridge.is_absent());
+    assert!(end.facts.legacy_pods.iter().all(LegacyPod::is_adopted));
+    assert_eq!(leftovers(&end.facts, &end.settings), Vec::<String>::new());
+    assert_eq!(
+        (end.facts.leases, end.facts.delegates),
+        (2, 2),
+        "flannel's plugins need them"
+    );
+    for machine in &states {
+        if let HostDecision::Run(step) = decide(
+            &machine.facts,
+            &machine.settings,
+            Goal::Calico,
+            &machine.remembered,
+        ) && phase(&machine.facts, &machine.settings) == Phase::Mixed
+        {
+            assert_lossless(&step, &machine.facts);
+        }
+    }
+}
+
+#[test]
+fn a_rollback_from_any_step_of_an_adoption_restores_the_host() {
+    let before = start();
+    let mut reverted = 0;
+    for machine in states() {
+        let back = machine.states_to(Goal::Flannel);
+        for state in &back {
+            if let HostDecision::Run(step) =
+                decide(&state.facts, &state.settings, Goal::Flannel, &state.remembered)
+            {
+                assert_lossless(&step, &state.facts);
+                reverted += u32::from(matches!(step, HostStep::RevertPods(_)));
+            }
+        }
+        let end = back.last().unwrap();
+        let expected = HostFacts {
+            flanneld_running: end.facts.flanneld_running,
+            ..before.facts.clone()
+        };
+        assert_eq!(end.facts, expected, "from {:?}", machine.facts);
+    }
+    assert!(reverted > 100, "{reverted}");
+}
+
+#[test]
+fn a_pod_that_cannot_be_adopted_is_named_and_the_others_are_adopted() {
+    let mut machine = states()
+        .into_iter()
+        .find(|state| phase(&state.facts, &state.settings) == Phase::Mixed);
+    let machine = machine.as_mut().unwrap();
+    type Change = fn(&mut HostFacts);
+    let cases: [(Change, &str); 5] = [
+        (|facts| facts.legacy_pods[0].mac.clear(), "no MAC address"),
+        (
+            |facts| facts.legacy_pods[0].pod_link = None,
+            "does not match the record",
+        ),
+        (
+            |facts| facts.legacy_pods[0].obstacle = Some("CNI plugin tuning".to_owned()),
+            "CNI plugin tuning",
+        ),
+        (
+            |facts| facts.legacy_pods[0].addresses.push("fd00::2".parse().unwrap()),
+            "IPv6",
+        ),
+        (
+            |facts| facts.calico.pods.push(CALICO_LINKS[0].to_owned()),
+            "another link has the name cali1111",
+        ),
+    ];
+    for (change, words) in cases {
+        let mut facts = machine.facts.clone();
+        change(&mut facts);
+        for _ in 0..40 {
+            match decide(&facts, &machine.settings, Goal::Calico, &JournalState::default()) {
+                HostDecision::Run(step) => facts = super::perform(&step, &facts, false),
+                HostDecision::Wait(message) if felix_acts(&mut facts) => {
+                    assert!(message.contains("calico-node has not taken"), "{message}");
+                }
+                HostDecision::Wait(message) => {
+                    assert!(
+                        message.contains(words) && message.contains("pod shop/of-veth1"),
+                        "{message}"
+                    );
+                    assert!(!message.contains("of-veth2"), "{message}");
+                    break;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(facts.legacy_pods[1].is_adopted(), "{facts:?}");
+        assert!(
+            facts.legacy_pods[0].attached && !facts.bridge.is_absent(),
+            "{facts:?}"
+        );
+    }
+}
+
+#[test]
+fn the_end_of_the_last_adopted_pod_removes_the_rest() {
+    let mut facts = states().pop().unwrap().facts;
+    let settings = start().settings;
+    for pod in &mut facts.legacy_pods {
+        pod.pod_link = None;
+    }
+    for _ in 0..20 {
+        match decide(&facts, &settings, Goal::Calico, &JournalState::default()) {
+            HostDecision::Run(step) => facts = super::perform(&step, &facts, false),
+            other => {
+                assert_eq!(other, HostDecision::Settled);
+                break;
+            }
+        }
+    }
+    assert_eq!((facts.leases, facts.delegates), (0, 0));
+    assert_eq!(facts.calico.kept_addresses, Vec::<IpAddr>::new());
+    assert_eq!(facts.calico.frame_rules, Vec::<String>::new());
+    assert_eq!(facts.legacy_pods, Vec::new());
+}
