@@ -307,7 +307,7 @@ impl Host {
         let kept = self.kept_addresses();
         for link in self.addresses.iter().filter(|link| !is_network_link(&name(link))) {
             for address in link["addr_info"].as_array().into_iter().flatten() {
-                if kept.contains(&address["local"]) {
+                if kept.contains(&&address["local"]) {
                     continue;
                 }
                 lines.insert(format!(
@@ -321,7 +321,7 @@ impl Host {
         for route in &self.routes {
             let device = route["dev"].as_str().unwrap_or_default();
             let blackhole = route["type"].as_str() == Some("blackhole");
-            let is_kept = device == "lo" && kept.contains(&route["dst"]);
+            let is_kept = device == "lo" && kept.contains(&&route["dst"]);
             if !is_network_link(device) && !blackhole && !is_bird_route(route) && !is_kept {
                 lines.insert(format!("route {route}"));
             }

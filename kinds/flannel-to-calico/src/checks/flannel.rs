@@ -239,7 +239,7 @@ fn subnet_manager(flannel: &DaemonSet) -> Check {
             None => "no --kube-subnet-mgr: flannel keeps its subnets in etcd".to_owned(),
         },
         "--kube-subnet-mgr",
-        "change flannel to the Kubernetes API as its store first (--kube-subnet-mgr)",
+        "let flannel use the Kubernetes API as its datastore first (--kube-subnet-mgr)",
     )
 }
 
