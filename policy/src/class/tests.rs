@@ -4,6 +4,7 @@ use super::*;
 use crate::cluster::Facts;
 use crate::fixture::{address, declare, node, pod, policy};
 use crate::flow::State;
+use crate::settings::Settings;
 
 fn cluster() -> Cluster {
     let of_workload = |name: &str, ip: &str| {
@@ -31,7 +32,15 @@ fn cluster() -> Cluster {
         }],
     });
     Cluster::new(Facts {
-        nodes: vec![node("n1", "192.0.2.11", "10.244.1.0")],
+        settings: Settings {
+            pod_ranges: vec!["10.244.0.0/16".parse().unwrap()],
+            ..Settings::default()
+        },
+        nodes: vec![Node {
+            ranges: vec!["10.244.1.0/24".parse().unwrap()],
+            others: vec![address("198.51.100.2")],
+            ..node("n1", "192.0.2.11", "10.244.1.0")
+        }],
         pods: vec![of_workload("1", "10.244.1.5"), of_workload("2", "10.244.1.6")],
         policies: vec![policy("shop", "web", &spec)],
         ..Facts::default()
@@ -72,6 +81,23 @@ fn addresses_are_told_apart_as_policies_do() {
     assert_eq!(source("203.0.113.1"), Side::Outside(Range::OtherIpv4));
     assert_eq!(source("2001:db8::1"), Side::Outside(Range::OtherIpv6));
     assert_eq!(source("192.0.2.11"), Side::OwnNode(Range::OtherIpv4));
+}
+
+#[test]
+fn addresses_of_the_own_node_are_told_apart_for_egress() {
+    let destination = |text: &str| key("10.244.1.5", text, 80).destination;
+    let in_range = Side::OwnNode(Range::Of("198.51.100.0/24".parse().unwrap()));
+    assert_eq!(destination("198.51.100.2"), in_range);
+    assert_eq!(destination("192.0.2.11"), Side::OwnNode(Range::OtherIpv4));
+}
+
+#[test]
+fn a_pod_that_is_not_known_may_be_on_the_node() {
+    let may_be_here = |text: &str| match key(text, "10.244.1.5", 80).source {
+        Side::Unknown { may_be_here, .. } => may_be_here,
+        other => panic!("{other:?}"),
+    };
+    assert!(may_be_here("10.244.1.99") && !may_be_here("10.244.9.9"));
 }
 
 #[test]

@@ -44,7 +44,11 @@ fn pods() -> Vec<Pod> {
     vec![
         web("web-1", "n1", "10.244.1.5"),
         web("web-2", "n2", "10.244.2.5"),
-        web("web-3", "n1", "10.244.1.6"),
+        // Of the same workload as web-1, and not adopted yet.
+        Pod {
+            is_enforced: false,
+            ..web("web-3", "n1", "10.244.1.6")
+        },
         declare(
             pod("shop", "db", "n2", "10.244.2.6", &[("app", "db")]),
             "http",
@@ -65,7 +69,11 @@ fn cluster(policies: Vec<Policy>) -> Cluster {
             ..Settings::default()
         },
         nodes: vec![
-            node("n1", "192.0.2.11", "10.244.1.0"),
+            // The range of n2 is not known.
+            Node {
+                ranges: vec!["10.244.1.0/24".parse().unwrap()],
+                ..node("n1", "192.0.2.11", "10.244.1.0")
+            },
             node("n2", "192.0.2.12", "10.244.2.0"),
         ],
         namespaces: [("shop", "a"), ("crm", "b")]
