@@ -1,5 +1,6 @@
 //! The kind of docs/adding-a-kind.md on this host: reports the release of the kernel, and changes nothing.
 
+use api::FailureCategory;
 use api::node_migration::{NodeMigrationSpec, NodeMigrationStatus};
 use example::api::{NodeSpec, NodeStatus};
 use kube::Client;
@@ -38,7 +39,7 @@ impl AgentKind for Agent {
                 },
                 ..Report::default()
             },
-            Err(error) => Report::unreadable("Kernel", &error),
+            Err(error) => Report::unreadable(FailureCategory::SysctlFile, &error),
         }
     }
 }

@@ -147,10 +147,13 @@ impl Pod {
     }
 }
 
+/// Probes that were sent, probes that were lost, and the longest time between two answers.
+type Outcome = (u32, u32, Duration);
+
 /// Traffic between pods and the host, in all directions.
 struct Traffic {
     stop: Arc<AtomicBool>,
-    paths: Vec<(String, JoinHandle<(u32, u32, Duration)>)>,
+    paths: Vec<(String, JoinHandle<Outcome>)>,
 }
 
 impl Traffic {
@@ -205,8 +208,8 @@ fn echo(stop: &AtomicBool) {
     }
 }
 
-/// Sends probes; returns the number sent and lost, and the longest time between two answers.
-fn probe(stop: &AtomicBool, to: Ipv4Addr) -> (u32, u32, Duration) {
+/// Sends probes to this address.
+fn probe(stop: &AtomicBool, to: Ipv4Addr) -> Outcome {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
     socket.connect(SocketAddr::from((to, PORT))).unwrap();
     socket.set_read_timeout(Some(PAUSE)).unwrap();

@@ -12,7 +12,7 @@ mod step;
 mod step_object;
 mod subnets;
 
-pub use adopt::{obstacles, stays_mixed};
+pub use adopt::{obstacles, pods_that_stay};
 pub use adopt_step::{PodAction, PodChange, PodEnd};
 pub use dead_mans_switch::{Orders, PodNetworkService, remaining_time, service};
 pub use detach::leftovers;

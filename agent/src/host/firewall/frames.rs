@@ -42,17 +42,18 @@ pub async fn stop_accepting(rules: &[String], remaining: &[String]) -> Result<()
         return run("nft", &["-f", "-"], Some(&text)).await.map(|_| ());
     }
     let existing = rules.iter().filter(|rule| remaining.contains(rule));
-    let text: String = existing
-        .map(|rule| format!("delete chain {FAMILY} {TABLE} {rule}\n"))
+    let lines: Vec<String> = existing
+        .map(|rule| format!("delete chain {FAMILY} {TABLE} {rule}"))
         .collect();
-    if text.is_empty() {
+    if lines.is_empty() {
         return Ok(());
     }
+    let text = lines.join("\n") + "\n";
     run("nft", &["-f", "-"], Some(&text)).await.map(|_| ())
 }
 
 fn batch(rules: &[String], exists: impl Fn(&str) -> bool) -> String {
-    let mut text = format!("add table {FAMILY} {TABLE}\n");
+    let mut lines = vec![format!("add table {FAMILY} {TABLE}")];
     for rule in rules {
         let names: Vec<&str> = links(rule).filter(|link| exists(link)).collect();
         let names: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
@@ -63,12 +64,13 @@ fn batch(rules: &[String], exists: impl Fn(&str) -> bool) -> String {
             "{{ type filter hook ingress devices = {{ {} }} priority {PRIORITY}; }}",
             names.join(", ")
         );
-        text.push_str(&format!(
-            "add chain {FAMILY} {TABLE} {rule} {hook}\nflush chain {FAMILY} {TABLE} {rule}\n\
-             add rule {FAMILY} {TABLE} {rule} meta pkttype other counter meta pkttype set host\n"
-        ));
+        lines.extend([
+            format!("add chain {FAMILY} {TABLE} {rule} {hook}"),
+            format!("flush chain {FAMILY} {TABLE} {rule}"),
+            format!("add rule {FAMILY} {TABLE} {rule} meta pkttype other counter meta pkttype set host"),
+        ]);
     }
-    text
+    lines.join("\n") + "\n"
 }
 
 fn links(rule: &str) -> impl Iterator<Item = &str> {

@@ -138,12 +138,7 @@ async fn perform(
     let file_error = ApplyError::file(name);
     let netlink_error = ApplyError::netlink(name);
     let firewall_error = ApplyError::firewall(name);
-    let adoption = Adoption {
-        step: name,
-        seen,
-        paths,
-        netlink,
-    };
+    let adoption = Adoption::new(name, seen, paths, netlink);
     match step {
         HostStep::OpenBridge => adoption.open_bridge().await,
         HostStep::CloseBridge => adoption.close_bridge(&saved.of_change).await,

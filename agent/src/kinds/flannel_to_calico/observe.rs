@@ -1,6 +1,6 @@
 //! Reads the host into facts. Changes nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::FailureCategory;
 use flannel_to_calico::facts::{CalicoObjects, Found, HostFacts, ReversePathFilter};
@@ -86,26 +86,16 @@ pub async fn observe(
         &paths.cni_configuration.to_string_lossy(),
     )?;
     let state = cnidir::state(&paths.cni_state, &cnidir::flannel_networks(&cni))?;
-    let subnet_environment = match files::read_if_exists(&paths.subnet_environment())? {
-        None => Found::Absent,
-        Some(bytes) => match SubnetEnvironment::parse(&String::from_utf8_lossy(&bytes)) {
-            Ok(environment) => Found::Present(environment),
-            Err(error) => Found::Malformed(error.to_string()),
-        },
-    };
+    let subnet_environment = subnet_environment(paths)?;
     let snapshot = netlink.snapshot().await?;
     let firewall = firewall::read(&paths.proc).await?;
     let (all, mut interfaces) = sysctl::reverse_path_filter(&paths.proc)?;
-    let parameters = LinkParameters {
-        loose: interfaces
-            .iter()
-            // The kernel uses the larger of the two values; 1 is strict.
-            .filter(|(_, own)| all.max(**own) != 1)
-            .map(|(name, _)| name.clone())
-            .collect(),
-        answering: answering(&snapshot, &state, paths)?,
-        frame_rules: firewall.frame_rules,
-    };
+    let parameters = link_parameters(
+        (all, &interfaces),
+        (&snapshot, &state),
+        firewall.frame_rules,
+        paths,
+    )?;
     let legacy_pods = facts::legacy_pods(&snapshot, &state.attachments, &parameters);
     let uplink = facts::uplink(&snapshot);
     let detected = facts::detected_address(&snapshot, Family::Ipv4);
@@ -165,6 +155,33 @@ pub async fn observe(
         facts,
         snapshot,
         state,
+    })
+}
+
+/// flannel's `subnet.env`.
+fn subnet_environment(paths: &Paths) -> Result<Found<SubnetEnvironment>, FileError> {
+    Ok(match files::read_if_exists(&paths.subnet_environment())? {
+        None => Found::Absent,
+        Some(bytes) => match SubnetEnvironment::parse(&String::from_utf8_lossy(&bytes)) {
+            Ok(environment) => Found::Present(environment),
+            Err(error) => Found::Malformed(error.to_string()),
+        },
+    })
+}
+
+/// What the kernel does on links. The first pair is the reverse path filter of all links, and of single ones by name.
+fn link_parameters(
+    (all, interfaces): (u8, &BTreeMap<String, u8>),
+    (snapshot, state): (&Snapshot, &State),
+    frame_rules: Vec<String>,
+    paths: &Paths,
+) -> Result<LinkParameters, SysctlError> {
+    // The kernel uses the larger of the two values; 1 is strict.
+    let loose = interfaces.iter().filter(|(_, own)| all.max(**own) != 1);
+    Ok(LinkParameters {
+        loose: loose.map(|(name, _)| name.clone()).collect(),
+        answering: answering(snapshot, state, paths)?,
+        frame_rules,
     })
 }
 

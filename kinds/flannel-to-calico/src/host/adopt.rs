@@ -68,9 +68,12 @@ pub fn obstacles(facts: &HostFacts) -> Vec<String> {
         .collect()
 }
 
-/// Whether pods that cannot be adopted are the only ones on `cni0`.
-pub fn stays_mixed(facts: &HostFacts) -> bool {
-    next(facts).is_none() && !obstacles(facts).is_empty()
+/// The pods that stay on `cni0` because they cannot be adopted; empty while other pods are to be adopted.
+pub fn pods_that_stay(facts: &HostFacts) -> Vec<String> {
+    match next(facts) {
+        Some(_) => Vec::new(),
+        None => obstacles(facts),
+    }
 }
 
 /// The sentence for pods that stay on `cni0`.

@@ -13,7 +13,7 @@ impl HostStep {
                 "file /run/flannel/subnet.env".to_owned()
             }
             Self::DeleteVxlanDevice(name) | Self::RestoreVxlanDevice(name) => format!("link {name}"),
-            Self::DeleteBridge => format!("link {BRIDGE}"),
+            Self::DeleteBridge | Self::RestoreBridge => format!("link {BRIDGE}"),
             Self::DeleteFirewallObject(object) | Self::RestoreFirewallObject(object) => {
                 describe_firewall_object(object)
             }
@@ -51,7 +51,6 @@ impl HostStep {
                 format!("addresses of {BRIDGE} on link lo: {}", addresses.join(", "))
             }
             Self::RemoveFrameRules(links) => format!("rules for frames of links {}", links.join(", ")),
-            Self::RestoreBridge => format!("link {BRIDGE}"),
             Self::RemoveLeases => "host-local leases and flannel's delegate files in /var/lib/cni".to_owned(),
             Self::RemoveConflist(name) | Self::RestoreConflist(name) | Self::RemoveCalicoConflist(name) => {
                 format!("conflist {name}")

@@ -249,14 +249,7 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
         }
         HostStep::ForgetLegacyPod(sandbox) => facts.legacy_pods.retain(|pod| &pod.sandbox != sandbox),
         HostStep::WithdrawSubnetEnvironment => facts.subnet_environment = Found::Absent,
-        HostStep::DeleteVxlanDevice(name) => {
-            facts.vxlan_devices.retain(|device| &device.name != name);
-            // The routes of the link are deleted with it.
-            if name.starts_with("flannel-v6.") {
-                facts.calico.subnet_routes.found = 0;
-                facts.calico.subnet_routes.missing = 0;
-            }
-        }
+        HostStep::DeleteVxlanDevice(name) => delete_device(name, &mut facts),
         HostStep::DeleteBridge => facts.bridge = Found::Absent,
         HostStep::DeleteFirewallObject(object) => facts.firewall.retain(|other| other != object),
         HostStep::RemoveLeases => {
@@ -290,14 +283,7 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
                 device.block_routes = 0;
             }
         }
-        HostStep::RestoreVxlanDevice(name) => {
-            if facts.vxlan(name).is_none() {
-                facts.vxlan_devices.push(device(name));
-            }
-            if name.starts_with("flannel-v6.") {
-                facts.calico.subnet_routes.missing = OTHER_NODES;
-            }
-        }
+        HostStep::RestoreVxlanDevice(name) => restore_device(name, &mut facts),
         HostStep::UnrouteLegacyPods => {
             facts.calico.pod_routes = 0;
             for pod in &mut facts.legacy_pods {
@@ -310,6 +296,24 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
         }
     }
     facts
+}
+
+fn delete_device(name: &str, facts: &mut HostFacts) {
+    facts.vxlan_devices.retain(|device| device.name != name);
+    // The routes of the link are deleted with it.
+    if name.starts_with("flannel-v6.") {
+        facts.calico.subnet_routes.found = 0;
+        facts.calico.subnet_routes.missing = 0;
+    }
+}
+
+fn restore_device(name: &str, facts: &mut HostFacts) {
+    if facts.vxlan(name).is_none() {
+        facts.vxlan_devices.push(device(name));
+    }
+    if name.starts_with("flannel-v6.") {
+        facts.calico.subnet_routes.missing = OTHER_NODES;
+    }
 }
 
 fn has_pods_on_bridge(facts: &HostFacts) -> bool {

@@ -52,7 +52,7 @@ const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(1);
 /// #     to_import: Vec::new(),
 /// #     to_release: Vec::new(),
 /// #     legacy_pods: Vec::new(),
-/// #     stays_mixed: false,
+/// #     pods_that_stay: Vec::new(),
 /// #     probe_pod: None,
 /// #     probers: Vec::new(),
 /// #     stage: None,

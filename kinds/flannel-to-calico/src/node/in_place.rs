@@ -51,7 +51,7 @@ pub(super) fn adopt(view: &NodeView<'_>, policy: &Policy) -> Option<Next> {
     }
     let next = agent_reaches(view, Stage::Adopt, Goal::Calico, Phase::Calico)?;
     let is_wait = matches!(next.decision, Decision::Wait(_));
-    (!(is_wait && view.agent.ready && view.stays_mixed)).then_some(next)
+    (!is_wait || !view.agent.ready || view.pods_that_stay.is_empty()).then_some(next)
 }
 
 fn import(view: &NodeView<'_>) -> Option<NodeStep> {

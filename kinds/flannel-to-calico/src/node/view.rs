@@ -82,8 +82,8 @@ pub struct NodeView<'facts> {
     pub to_release: Vec<ImportedAddress>,
     /// In place: legacy pods that run on the node, or have leftovers there.
     pub legacy_pods: Vec<LegacyPod>,
-    /// Whether pods that cannot be adopted keep the host in phase Mixed, and no other pod remains to be adopted.
-    pub stays_mixed: bool,
+    /// Pods that keep the host in phase Mixed because they cannot be adopted. Empty while other pods are to be adopted.
+    pub pods_that_stay: Vec<String>,
     /// The probe pod, if it exists.
     pub probe_pod: Option<ProbePod>,
     /// The nodes that probe this pod.

@@ -58,7 +58,7 @@ pub(super) fn node(refusals: &BTreeMap<String, Refusal>) -> NodeView<'_> {
         to_import: Vec::new(),
         to_release: Vec::new(),
         legacy_pods: Vec::new(),
-        stays_mixed: false,
+        pods_that_stay: Vec::new(),
         probe_pod: None,
         probers: Vec::new(),
         stage: None,

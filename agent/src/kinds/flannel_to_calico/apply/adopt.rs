@@ -18,13 +18,26 @@ const LOOSE: &str = "2";
 
 /// What a change of links needs.
 pub(super) struct Adoption<'step> {
-    pub step: &'static str,
-    pub seen: &'step Observation,
-    pub paths: &'step Paths,
-    pub netlink: &'step Netlink,
+    step: &'static str,
+    seen: &'step Observation,
+    paths: &'step Paths,
+    netlink: &'step Netlink,
 }
 
-impl Adoption<'_> {
+impl<'step> Adoption<'step> {
+    pub(super) fn new(
+        step: &'static str,
+        seen: &'step Observation,
+        paths: &'step Paths,
+        netlink: &'step Netlink,
+    ) -> Self {
+        Self {
+            step,
+            seen,
+            paths,
+            netlink,
+        }
+    }
     /// Performs the action for each pod. A pod that has ended meanwhile is left out.
     pub(super) async fn change(&self, change: &PodChange) -> Result<(), ApplyError> {
         if change.action == PodAction::Accept {

@@ -104,6 +104,9 @@ fn change_pods(change: &PodChange, forward: bool, facts: &mut HostFacts, cut: bo
     }
 }
 
+/// A change of the facts.
+type Change = fn(&mut HostFacts);
+
 /// A host with two pods that can be adopted.
 fn start() -> Machine {
     let mut machine = Machine::flannel();
@@ -135,7 +138,9 @@ pub(super) fn felix_acts(facts: &mut HostFacts) -> bool {
     let links = pods.by_ref().filter_map(|pod| pod.pod_link.as_mut());
     let untaken: Vec<&mut PodLink> = links.filter(|link| !link.taken).collect();
     let any = !untaken.is_empty();
-    untaken.into_iter().for_each(|link| link.taken = true);
+    for link in untaken {
+        link.taken = true;
+    }
     any
 }
 
@@ -237,7 +242,6 @@ fn a_pod_that_cannot_be_adopted_is_named_and_the_others_are_adopted() {
         .into_iter()
         .find(|state| phase(&state.facts, &state.settings) == Phase::Mixed);
     let machine = machine.as_mut().unwrap();
-    type Change = fn(&mut HostFacts);
     let cases: [(Change, &str); 5] = [
         (|facts| facts.legacy_pods[0].mac.clear(), "no MAC address"),
         (
