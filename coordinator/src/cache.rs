@@ -59,7 +59,7 @@ pub struct Stores {
     pub budgets: Store<PodDisruptionBudget>,
     /// Workloads that recreate pods, watched while a Migration needs them: see [`Cache::workloads`].
     pub workloads: WorkloadStore,
-    /// Stores that one kind has: see [`Cache::of_kind`].
+    /// Stores that one kind has: see `Cache::of_kind`.
     pub kinds: KindStores,
 }
 
