@@ -35,10 +35,10 @@ use tokio::task::JoinSet;
 const NAME: &str = "example";
 const NODE: &str = "example-node";
 const CONFIG_MAP: &str = "labelled-by-example";
-const STEP: Duration = Duration::from_secs(60);
+const STEP: Duration = Duration::from_mins(1);
 
 /// The definitions of this build, which has the field of the kind: deploy/ has none.
-async fn install(lab: &ApiLab, folder: &Path) {
+fn install(lab: &ApiLab, folder: &Path) {
     let definitions = [Migration::crd(), NodeMigration::crd(), MigrationRecord::crd()];
     for (number, definition) in definitions.iter().enumerate() {
         let file = folder.join(format!("{number}.json"));
@@ -172,7 +172,7 @@ async fn label(client: &Client) -> Option<String> {
 async fn the_example_kind_labels_a_config_map_and_goes_back() {
     let lab = ApiLab::shared().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    install(lab, folder.path()).await;
+    install(lab, folder.path());
     lab.node(NODE).await.unwrap();
     let client = lab.admin().await.unwrap();
     let objects: Api<ConfigMap> = Api::namespaced(client.clone(), names::NAMESPACE);
