@@ -184,12 +184,12 @@ mod tests {
     /// Calico can release such an address, with or without a handle. The migration cannot.
     #[test]
     fn calico_chooses_if_the_current_address_is_not_allocated_to_the_tunnel() {
-        let of_nobody = Allocation {
+        let without_owner = Allocation {
             attributes: Labels::default(),
             ..at(OLD, OWN)
         };
         let own = [block("10.200.1.0/30", "host:a", &[])];
-        assert_eq!(gets(&[], &ipam_of(&[of_nobody], &own, &[])), None);
+        assert_eq!(gets(&[], &ipam_of(&[without_owner], &own, &[])), None);
         assert_eq!(
             gets(&[], &ipam_of(&[], &own, &[])).as_deref(),
             Some("10.200.1.3 vxlan-tunnel-addr-a")
