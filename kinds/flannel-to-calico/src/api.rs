@@ -119,6 +119,13 @@ pub struct NodeStatus {
     pub checks: Vec<Check>,
 }
 
+impl NodeStatus {
+    /// Whether adopted pods run on the host. False without a report about it.
+    pub fn has_adopted_pods(&self) -> bool {
+        self.facts.as_ref().is_some_and(HostFacts::has_adopted_pods)
+    }
+}
+
 /// Read access to the part of this kind: an unset part reads as the default.
 pub trait OrEmpty<Part> {
     /// The part, or the default.

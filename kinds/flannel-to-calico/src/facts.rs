@@ -268,6 +268,11 @@ pub struct HostFacts {
 }
 
 impl HostFacts {
+    /// Whether adopted pods run on the host.
+    pub fn has_adopted_pods(&self) -> bool {
+        self.legacy_pods.iter().any(LegacyPod::is_adopted)
+    }
+
     /// The VXLAN link with this name.
     pub fn vxlan(&self, name: &str) -> Option<&VxlanDevice> {
         self.vxlan_devices.iter().find(|device| device.name == name)

@@ -13,7 +13,7 @@ mod step_object;
 mod subnets;
 
 pub use adopt::{obstacles, pods_that_stay};
-pub use adopt_step::{PodAction, PodChange, PodEnd};
+pub use adopt_step::{PodAction, PodChange, PodEnd, frame_rule};
 pub use dead_mans_switch::{Orders, PodNetworkService, remaining_time, service};
 pub use detach::leftovers;
 pub use device::calico_device_problem;

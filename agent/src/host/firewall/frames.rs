@@ -43,20 +43,21 @@ pub async fn stop_accepting(rules: &[String], remaining: &[String]) -> Result<()
     }
     let existing = rules.iter().filter(|rule| remaining.contains(rule));
     let lines: Vec<String> = existing
-        .map(|rule| format!("delete chain {FAMILY} {TABLE} {rule}"))
+        .map(|rule| format!("delete chain {FAMILY} {TABLE} {rule}\n"))
         .collect();
     if lines.is_empty() {
         return Ok(());
     }
-    let text = lines.join("\n") + "\n";
-    run("nft", &["-f", "-"], Some(&text)).await.map(|_| ())
+    run("nft", &["-f", "-"], Some(&lines.concat())).await.map(|_| ())
 }
 
 fn batch(rules: &[String], exists: impl Fn(&str) -> bool) -> String {
     let mut lines = vec![format!("add table {FAMILY} {TABLE}")];
     for rule in rules {
-        let names: Vec<&str> = links(rule).filter(|link| exists(link)).collect();
-        let names: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+        let names: Vec<String> = links(rule)
+            .filter(|link| exists(link))
+            .map(|link| format!("\"{link}\""))
+            .collect();
         if names.is_empty() {
             continue;
         }

@@ -1,14 +1,15 @@
 //! Adds and removes addresses of links with their labels, one by one.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use futures::TryStreamExt;
+use ipnet::IpNet;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use nix::errno::Errno;
 use pod_cidr::host::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress};
 
 use super::Netlink;
-use super::messages::own_address;
+use super::messages::{label, own_address};
 use super::request::{NetlinkError, answer, reading};
 
 impl Netlink {
@@ -38,21 +39,65 @@ impl Netlink {
     /// The kernel refuses the request, or the netlink socket fails.
     pub async fn change_address(&self, change: &AddressChange) -> Result<(), NetlinkError> {
         match change {
-            AddressChange::Keep(address) => self.add_address(LOOPBACK, *address, true).await,
-            AddressChange::Add(link, address) => self.add_address(link, *address, false).await,
-            AddressChange::Drop(address) => self.remove_kept_address(*address).await,
+            AddressChange::Keep(address) => self.keep_address(IpAddr::V4(*address), KEPT_LABEL).await,
+            AddressChange::Add(link, address) => self.add_address(link, IpAddr::V4(*address), None).await,
+            AddressChange::Drop(address) => self.drop_address(IpAddr::V4(*address), KEPT_LABEL).await,
         }
     }
 
-    async fn add_address(&self, link: &str, address: Ipv4Addr, is_kept: bool) -> Result<(), NetlinkError> {
-        let attempt = || format!("add {address}/32 to link {link}");
+    /// Puts an address on the loopback interface, with this label. An existing address is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
+    pub async fn keep_address(&self, address: IpAddr, label: &str) -> Result<(), NetlinkError> {
+        self.add_address(LOOPBACK, address, Some(label)).await
+    }
+
+    /// Removes the address with this label. A missing address is not an error.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses the request, or the netlink socket fails.
+    pub async fn drop_address(&self, address: IpAddr, label: &str) -> Result<(), NetlinkError> {
+        let found = self.address_messages().await?;
+        let is_it = |message: &&AddressMessage| {
+            self::label(message) == label && own_address(message).is_some_and(|own| own.addr() == address)
+        };
+        let Some(message) = found.iter().find(is_it) else {
+            return Ok(());
+        };
+        match answer(self.handle.address().del(message.clone()).execute()).await {
+            Err(rtnetlink::Error::NetlinkError(message))
+                if message.raw_code() == -(Errno::EADDRNOTAVAIL as i32) =>
+            {
+                Ok(())
+            }
+            Err(source) => Err(NetlinkError::Request {
+                attempt: format!("remove {} from link {LOOPBACK}", IpNet::from(address)),
+                source,
+            }),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Adds an address to a link. With a label, the address is kept for others: only this host answers for it.
+    async fn add_address(
+        &self,
+        link: &str,
+        address: IpAddr,
+        label: Option<&str>,
+    ) -> Result<(), NetlinkError> {
+        let whole = IpNet::from(address);
+        let attempt = || format!("add {whole} to link {link}");
         let index = self.index(link, attempt()).await?;
-        let mut request = self.handle.address().add(index, IpAddr::V4(address), 32);
-        if is_kept {
+        let mut request = self.handle.address().add(index, address, whole.prefix_len());
+        if let Some(label) = label {
             let message = request.message_mut();
-            message
-                .attributes
-                .push(AddressAttribute::Label(KEPT_LABEL.to_owned()));
+            // The kernel has labels for IPv4 only.
+            if address.is_ipv4() {
+                message.attributes.push(AddressAttribute::Label(label.to_owned()));
+            }
             // With a wider scope the host would use this address as the source of packets to its own pods: links without an
             // address use an address of the loopback link.
             message.header.scope = AddressScope::Host;
@@ -69,29 +114,6 @@ impl Netlink {
         }
     }
 
-    async fn remove_kept_address(&self, address: Ipv4Addr) -> Result<(), NetlinkError> {
-        let found = self.address_messages().await?;
-        let is_it = |message: &&AddressMessage| {
-            label(message) == KEPT_LABEL
-                && own_address(message).is_some_and(|own| own.addr() == IpAddr::V4(address))
-        };
-        let Some(message) = found.iter().find(is_it) else {
-            return Ok(());
-        };
-        match answer(self.handle.address().del(message.clone()).execute()).await {
-            Err(rtnetlink::Error::NetlinkError(message))
-                if message.raw_code() == -(Errno::EADDRNOTAVAIL as i32) =>
-            {
-                Ok(())
-            }
-            Err(source) => Err(NetlinkError::Request {
-                attempt: format!("remove {address}/32 from link {LOOPBACK}"),
-                source,
-            }),
-            Ok(()) => Ok(()),
-        }
-    }
-
     async fn index(&self, link: &str, attempt: String) -> Result<u32, NetlinkError> {
         let mut found = self.handle.link().get().match_name(link.to_owned()).execute();
         match answer(found.try_next()).await {
@@ -100,14 +122,4 @@ impl Netlink {
             Err(source) => Err(NetlinkError::Request { attempt, source }),
         }
     }
-}
-
-fn label(message: &AddressMessage) -> &str {
-    let mut attributes = message.attributes.iter();
-    attributes
-        .find_map(|attribute| match attribute {
-            AddressAttribute::Label(label) => Some(label.as_str()),
-            _ => None,
-        })
-        .unwrap_or_default()
 }

@@ -267,12 +267,21 @@ pub(super) fn own_address(message: &AddressMessage) -> Option<IpNet> {
     IpNet::new(address, message.header.prefix_len).ok()
 }
 
+/// The label of an IPv4 address: the name of its link unless another one was set. Empty for IPv6.
+pub(super) fn label(message: &AddressMessage) -> &str {
+    let mut attributes = message.attributes.iter();
+    attributes
+        .find_map(|attribute| match attribute {
+            AddressAttribute::Label(label) => Some(label.as_str()),
+            _ => None,
+        })
+        .unwrap_or_default()
+}
+
 /// The label of an IPv4 address, if it has one of its own: `link:word`.
 pub(super) fn own_label(message: &AddressMessage) -> String {
-    let mut attributes = message.attributes.iter();
-    let label = attributes.find_map(|attribute| match attribute {
-        AddressAttribute::Label(label) if label.contains(':') => Some(label.clone()),
-        _ => None,
-    });
-    label.unwrap_or_default()
+    Some(label(message))
+        .filter(|label| label.contains(':'))
+        .unwrap_or_default()
+        .to_owned()
 }

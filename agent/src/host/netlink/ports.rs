@@ -2,9 +2,7 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use netlink_packet_route::AddressFamily;
-use netlink_packet_route::address::{AddressAttribute, AddressScope};
 use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -82,12 +80,13 @@ impl Netlink {
             .map_err(|source| request(attempt(), source))
     }
 
-    /// Creates a bridge with the name, MAC address, MTU and addresses of a saved one, and sets it up. Existing objects are kept.
+    /// Creates a bridge with the name, MAC address, MTU and addresses of a saved one, sets it up, and returns it. Existing objects
+    /// are kept.
     ///
     /// # Errors
     ///
     /// The kernel refuses a request, or the netlink socket fails.
-    pub async fn restore_bridge(&self, saved: &Link, addresses: &[Address]) -> Result<(), NetlinkError> {
+    pub async fn restore_bridge(&self, saved: &Link, addresses: &[Address]) -> Result<Link, NetlinkError> {
         let find = |links: Vec<Link>| links.into_iter().find(|link| link.name == saved.name);
         if find(self.links().await?).is_none() {
             let message = LinkBridge::new(&saved.name).address(bytes(&saved.mac)).up();
@@ -114,7 +113,7 @@ impl Netlink {
                 .await
                 .map_err(|source| request(format!("add {} to bridge {}", own.address, saved.name), source))?;
         }
-        Ok(())
+        Ok(bridge)
     }
 
     /// Adds a permanent neighbour entry, or replaces an entry for the address.
@@ -138,21 +137,8 @@ impl Netlink {
     ///
     /// The kernel refuses the request, or the netlink socket fails.
     pub async fn delete_neighbour(&self, link: &Link, address: IpAddr) -> Result<(), NetlinkError> {
-        let mut message = NeighbourMessage::default();
-        message.header.family = match address {
-            IpAddr::V4(_) => AddressFamily::Inet,
-            IpAddr::V6(_) => AddressFamily::Inet6,
-        };
-        message.header.ifindex = link.index;
-        let destination = match address {
-            IpAddr::V4(address) => NeighbourAddress::Inet(address),
-            IpAddr::V6(address) => NeighbourAddress::Inet6(address),
-        };
-        message
-            .attributes
-            .push(NeighbourAttribute::Destination(destination));
         let what = || format!("delete neighbour {address} of link {}", link.name);
-        self.delete_entry(message, what).await
+        self.delete_entry(entry(link.index, address), what).await
     }
 
     /// Lets a bridge deliver frames for this MAC address to the host.
@@ -188,7 +174,8 @@ impl Netlink {
         self.delete_entry(message, what).await
     }
 
-    async fn delete_entry(
+    /// Deletes a neighbour or forwarding entry. A missing entry is not an error.
+    pub(super) async fn delete_entry(
         &self,
         message: NeighbourMessage,
         attempt: impl FnOnce() -> String,
@@ -201,59 +188,19 @@ impl Netlink {
             Ok(()) => Ok(()),
         }
     }
+}
 
-    /// Puts an address on the loopback interface, with this label. An existing address is not an error.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses the request, or the netlink socket fails.
-    pub async fn keep_address(
-        &self,
-        loopback: &Link,
-        address: IpAddr,
-        label: &str,
-    ) -> Result<(), NetlinkError> {
-        let length = IpNet::from(address).prefix_len();
-        let mut add = self.handle.address().add(loopback.index, address, length);
-        let message = add.message_mut();
-        if address.is_ipv4() {
-            message.attributes.push(AddressAttribute::Label(label.to_owned()));
-        }
-        // With a wider scope the host would use the address as the source of packets to its pods.
-        message.header.scope = AddressScope::Host;
-        match answer(add.execute()).await {
-            Err(rtnetlink::Error::NetlinkError(message)) if message.raw_code() == -(Errno::EEXIST as i32) => {
-                Ok(())
-            }
-            Err(source) => Err(request(
-                format!("add {address} to link {}", loopback.name),
-                source,
-            )),
-            Ok(()) => Ok(()),
-        }
-    }
-
-    /// Removes the address with this label from the loopback interface. A missing address is not an error.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses the request, or the netlink socket fails.
-    pub async fn drop_address(&self, address: IpAddr, label: &str) -> Result<(), NetlinkError> {
-        let found = self.address_messages().await?;
-        let Some(message) = found.iter().find(|message| {
-            super::own_label(message) == label
-                && super::own_address(message).is_some_and(|own| own.addr() == address)
-        }) else {
-            return Ok(());
-        };
-        match answer(self.handle.address().del(message.clone()).execute()).await {
-            Err(rtnetlink::Error::NetlinkError(message))
-                if message.raw_code() == -(Errno::EADDRNOTAVAIL as i32) =>
-            {
-                Ok(())
-            }
-            Err(source) => Err(request(format!("remove {address} from its link"), source)),
-            Ok(()) => Ok(()),
-        }
-    }
+/// A neighbour entry of a link, without its hardware address.
+pub(super) fn entry(link: u32, address: IpAddr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    let (family, destination) = match address {
+        IpAddr::V4(address) => (AddressFamily::Inet, NeighbourAddress::Inet(address)),
+        IpAddr::V6(address) => (AddressFamily::Inet6, NeighbourAddress::Inet6(address)),
+    };
+    message.header.family = family;
+    message.header.ifindex = link;
+    message
+        .attributes
+        .push(NeighbourAttribute::Destination(destination));
+    message
 }

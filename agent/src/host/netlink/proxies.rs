@@ -3,12 +3,10 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use netlink_packet_route::AddressFamily;
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
-};
+use netlink_packet_route::neighbour::NeighbourFlags;
 
 use super::Netlink;
+use super::ports::entry;
 use super::request::{NetlinkError, answer, request};
 use crate::host::snapshot::Proxy;
 
@@ -31,26 +29,9 @@ impl Netlink {
     ///
     /// The kernel refuses the request, or the netlink socket fails.
     pub async fn delete_proxy(&self, proxy: &Proxy) -> Result<(), NetlinkError> {
-        let mut message = NeighbourMessage::default();
-        message.header.family = AddressFamily::Inet6;
-        message.header.ifindex = proxy.link;
+        let mut message = entry(proxy.link, IpAddr::V6(proxy.address));
         message.header.flags = NeighbourFlags::Proxy;
-        message
-            .attributes
-            .push(NeighbourAttribute::Destination(NeighbourAddress::Inet6(
-                proxy.address,
-            )));
-        match answer(self.handle.neighbours().del(message).execute()).await {
-            Err(rtnetlink::Error::NetlinkError(message))
-                if message.raw_code() == -(nix::errno::Errno::ENOENT as i32) =>
-            {
-                Ok(())
-            }
-            Err(source) => Err(request(
-                format!("delete proxy neighbour {} of link {}", proxy.address, proxy.link),
-                source,
-            )),
-            Ok(()) => Ok(()),
-        }
+        let attempt = || format!("delete proxy neighbour {} of link {}", proxy.address, proxy.link);
+        self.delete_entry(message, attempt).await
     }
 }

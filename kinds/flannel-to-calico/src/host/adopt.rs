@@ -106,11 +106,6 @@ pub(super) fn not_taken(facts: &HostFacts) -> Option<String> {
     })
 }
 
-/// Whether adopted pods run on the host.
-pub(super) fn has_adopted(facts: &HostFacts) -> bool {
-    facts.legacy_pods.iter().any(LegacyPod::is_adopted)
-}
-
 /// The next change that removes what no adopted pod needs any longer.
 pub(super) fn clean(facts: &HostFacts) -> Option<HostStep> {
     let is_needed = |rule: &String| {
@@ -128,13 +123,13 @@ pub(super) fn clean(facts: &HostFacts) -> Option<HostStep> {
         return Some(HostStep::RemoveFrameRules(rules));
     }
     let kept = &facts.calico.kept_addresses;
-    (!kept.is_empty() && facts.bridge.is_absent() && !has_adopted(facts))
+    (!kept.is_empty() && facts.bridge.is_absent() && !facts.has_adopted_pods())
         .then(|| HostStep::DropBridgeAddresses(kept.clone()))
 }
 
 /// The change that keeps the addresses of `cni0`, which adopted pods have as their gateway; `None` if there is nothing to keep.
 pub(super) fn keep_addresses(facts: &HostFacts) -> Option<HostStep> {
-    let bridge = facts.bridge.present().filter(|_| has_adopted(facts))?;
+    let bridge = facts.bridge.present().filter(|_| facts.has_adopted_pods())?;
     let addresses: Vec<_> = bridge
         .addresses
         .iter()

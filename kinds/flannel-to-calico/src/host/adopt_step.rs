@@ -43,8 +43,13 @@ impl PodEnd {
 
     /// The name of the rule that accepts frames of the pod: the two names of its link.
     pub fn frame_rule(&self) -> String {
-        format!("{}_{}", self.link, self.calico_link)
+        frame_rule(&self.link, &self.calico_link)
     }
+}
+
+/// The name of the rule that accepts frames of the link with these two names.
+pub fn frame_rule(link: &str, calico_link: &str) -> String {
+    format!("{link}_{calico_link}")
 }
 
 /// `PodAction` is one change to the link of a pod.

@@ -30,7 +30,7 @@ pub fn leftovers(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
         found.push("file /run/flannel/subnet.env".to_owned());
     }
     // Adopted pods keep their leases and delegate files: flannel's CNI plugin removes them with the pod.
-    let are_left = !adopt::has_adopted(facts);
+    let are_left = !facts.has_adopted_pods();
     if facts.leases > 0 && are_left {
         let files = number(facts.leases, "file", "files");
         found.push(format!("{files} of host-local in /var/lib/cni/networks"));
@@ -102,7 +102,7 @@ pub(super) fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision
         .chain(gone)
         .chain(adopt::keep_addresses(facts))
         .chain([HostStep::DeleteBridge])
-        .chain((!adopt::has_adopted(facts)).then_some(HostStep::RemoveLeases))
+        .chain((!facts.has_adopted_pods()).then_some(HostStep::RemoveLeases))
         .chain(adopt::clean(facts));
     match steps.into_iter().find(|step| !step.is_done(facts)) {
         Some(step) => HostDecision::Run(step),

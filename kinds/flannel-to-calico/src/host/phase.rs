@@ -19,7 +19,7 @@ pub fn phase(facts: &HostFacts, settings: &HostSettings) -> Phase {
     let calico_alone = calico_wins
         && cni::flannel_files(&facts.cni).next().is_none()
         && calico_device_problem(facts, settings).is_none();
-    let serves_adopted = adopt::has_adopted(facts);
+    let serves_adopted = facts.has_adopted_pods();
     let old_pods_served = !facts.bridge.is_absent()
         || !facts.firewall.is_empty()
         || (!serves_adopted && (facts.leases > 0 || facts.delegates > 0))

@@ -38,6 +38,7 @@ impl<'step> Adoption<'step> {
             netlink,
         }
     }
+
     /// Performs the action for each pod. A pod that has ended meanwhile is left out.
     pub(super) async fn change(&self, change: &PodChange) -> Result<(), ApplyError> {
         if change.action == PodAction::Accept {
@@ -135,22 +136,13 @@ impl<'step> Adoption<'step> {
             });
         };
         let restored = self.netlink.restore_bridge(link, &network.addresses).await;
-        restored.map_err(ApplyError::netlink(self.step))?;
+        let bridge = restored.map_err(ApplyError::netlink(self.step))?;
         for (parameter, value) in sysctl::answering(BRIDGE, false) {
             self.write(&parameter, value)?;
         }
         self.open_bridge().await?;
-        // The index of a bridge that was created now is not in the observation.
-        let now = self
-            .netlink
-            .snapshot()
-            .await
-            .map_err(ApplyError::netlink(self.step))?;
-        let Some(bridge) = now.link(BRIDGE) else {
-            return Ok(());
-        };
         for pod in self.seen.facts.legacy_pods.iter().filter(|pod| pod.is_adopted()) {
-            let delivered = self.netlink.deliver_frames(bridge, &pod.mac).await;
+            let delivered = self.netlink.deliver_frames(&bridge, &pod.mac).await;
             delivered.map_err(ApplyError::netlink(self.step))?;
         }
         Ok(())
@@ -158,11 +150,8 @@ impl<'step> Adoption<'step> {
 
     /// Puts addresses of the bridge on the loopback interface.
     pub(super) async fn keep_addresses(&self, addresses: &[IpAddr]) -> Result<(), ApplyError> {
-        let Some(loopback) = self.seen.snapshot.links.iter().find(|link| link.loopback) else {
-            return Ok(());
-        };
         for address in addresses {
-            let kept = self.netlink.keep_address(loopback, *address, KEPT_LABEL).await;
+            let kept = self.netlink.keep_address(*address, KEPT_LABEL).await;
             kept.map_err(ApplyError::netlink(self.step))?;
         }
         Ok(())

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use calico::pod_link;
 use flannel_to_calico::attachment::Attachment;
 use flannel_to_calico::facts::{LegacyPod, PodLink};
-use flannel_to_calico::host::{BRIDGE, KEPT_LABEL};
+use flannel_to_calico::host::{BRIDGE, KEPT_LABEL, frame_rule};
 use ipnet::IpNet;
 
 use crate::host::netlink::ROUTE_PROTOCOL;
-use crate::host::snapshot::{Link, Neighbour, Route, Snapshot};
+use crate::host::snapshot::{Neighbour, Snapshot};
 
 /// What the kernel does on links, beside the tables of the snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,40 +33,32 @@ pub fn link_names(attachment: &Attachment) -> Option<(&str, String)> {
     Some((link, pod_link(&attachment.namespace, &attachment.pod)))
 }
 
-/// The link that leads to a pod. The MAC address tells it from the link of a later pod with the same name.
-fn link_of<'seen>(snapshot: &'seen Snapshot, attachment: &Attachment) -> Option<(&'seen Link, String)> {
+/// The link that leads to a pod, and its state. The MAC address tells it from the link of a later pod with the same name.
+fn pod_link_of(snapshot: &Snapshot, attachment: &Attachment, parameters: &LinkParameters) -> Option<PodLink> {
     let (name, calico_name) = link_names(attachment)?;
     let mac = attachment.link_macs.get(name)?;
     let link = snapshot.links.iter().find(|link| {
         (link.name == name || link.name == calico_name) && link.kind == "veth" && link.mac == *mac
     })?;
-    Some((link, calico_name))
-}
-
-fn pod_link_of(snapshot: &Snapshot, attachment: &Attachment, parameters: &LinkParameters) -> Option<PodLink> {
-    let (link, calico_name) = link_of(snapshot, attachment)?;
+    let routes = |address: &IpAddr| {
+        let destination = IpNet::from(*address);
+        let routes = snapshot.routes.iter();
+        routes
+            .filter(move |route| route.destination == destination && route.hops == [(None, Some(link.index))])
+    };
     let is_routed = |address: &IpAddr| {
-        let is_route = |route: &Route| {
-            route.destination == IpNet::from(*address) && route.hops == [(None, Some(link.index))]
-        };
         let is_neighbour = |entry: &Neighbour| {
             (entry.link, entry.address, &entry.mac) == (link.index, *address, &attachment.mac)
         };
-        snapshot.routes.iter().any(is_route) && snapshot.neighbours.iter().any(is_neighbour)
+        routes(address).next().is_some() && snapshot.neighbours.iter().any(is_neighbour)
     };
-    let is_taken = |address: &IpAddr| {
-        snapshot.routes.iter().any(|route| {
-            route.protocol != ROUTE_PROTOCOL
-                && route.destination == IpNet::from(*address)
-                && route.hops == [(None, Some(link.index))]
-        })
-    };
+    let is_taken = |address: &IpAddr| routes(address).any(|route| route.protocol != ROUTE_PROTOCOL);
     let bridge = snapshot.link(BRIDGE).map(|bridge| bridge.index);
     let is_delivered = |bridge: u32| {
         let mut entries = snapshot.deliveries.iter();
         entries.any(|entry| entry.link == bridge && entry.mac == attachment.mac)
     };
-    let rule = format!("{}_{calico_name}", link_names(attachment)?.0);
+    let rule = frame_rule(name, &calico_name);
     Some(PodLink {
         name: link.name.clone(),
         loose: parameters.loose.contains(&link.name),
@@ -115,12 +107,12 @@ pub fn legacy_pods(
                             .any(|(_, link)| link.is_some() && *link == bridge)
                 })
             };
-            let link = attachment.links.iter().find(|name| *name != BRIDGE);
+            let link = link_names(attachment).map(|(link, _)| link.to_owned());
             LegacyPod {
                 namespace: attachment.namespace.clone(),
                 name: attachment.pod.clone(),
                 sandbox: attachment.sandbox.clone(),
-                link: link.cloned().unwrap_or_default(),
+                link: link.unwrap_or_default(),
                 attached: port.is_some(),
                 routed: attachment.addresses.iter().all(has_route),
                 addresses: attachment.addresses.clone(),

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use ::flannel_to_calico::api::OrEmpty as _;
+use ::flannel_to_calico::api::{NodeStatus, OrEmpty as _};
 use api::migration::Direction;
 use api::node_migration::NodeMigrationSpec;
-use api::{MigrationStatus, NodeMigration, names};
+use api::{MigrationStatus, names};
 use engine::decision::WaitReason;
 use engine::words;
-use flannel_to_calico::facts::LegacyPod;
 use flannel_to_calico::host::SUBNET_TABLE;
 use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
@@ -246,19 +245,14 @@ pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Re
             probes: Vec::new(),
             ..object.spec.clone()
         };
-        if !has_adopted(object) {
+        let status = object.status.as_ref();
+        let report = status.and_then(|status| status.flannel_to_calico.as_ref());
+        if !report.is_some_and(NodeStatus::has_adopted_pods) {
             spec.flannel_to_calico.get_or_insert_default().goal = Goal::Hold;
         }
         update_spec(context, object, &spec).await?;
     }
     Ok(())
-}
-
-fn has_adopted(object: &NodeMigration) -> bool {
-    let status = object.status.as_ref();
-    let report = status.and_then(|status| status.flannel_to_calico.as_ref());
-    let facts = report.and_then(|report| report.facts.as_ref());
-    facts.is_some_and(|facts| facts.legacy_pods.iter().any(LegacyPod::is_adopted))
 }
 
 pub(super) async fn remove_labels(

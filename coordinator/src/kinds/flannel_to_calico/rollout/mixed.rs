@@ -5,10 +5,8 @@ use std::sync::Arc;
 use ::flannel_to_calico::api::OrEmpty as _;
 use api::MigrationStatus;
 use api::migration::{Desired, LegacyPods, MigrationPhase, Strategy};
-use api::node_migration::NodeMigrationStatus;
 use engine::decision::{Decision, Wait, WaitReason};
 use engine::drain::Pod;
-use flannel_to_calico::facts::LegacyPod;
 use flannel_to_calico::node::{NodeStep, NodeView, Policy, restart};
 use flannel_to_calico::phase::Phase;
 use jiff::Timestamp;
@@ -122,14 +120,6 @@ fn is_unavailable(
     is_in_work || terminating.iter().any(is_leaving)
 }
 
-/// Whether adopted pods run on the node of this report.
-fn has_adopted(report: &NodeMigrationStatus) -> bool {
-    let facts = report.flannel_to_calico.or_empty().facts.iter();
-    facts
-        .flat_map(|facts| &facts.legacy_pods)
-        .any(LegacyPod::is_adopted)
-}
-
 /// Ends the rollout when every node is finished. In place, the old network's objects stay while a legacy pod lives: they cost
 /// nothing, and a rollback needs them.
 pub(super) fn finish_or_stay(
@@ -157,7 +147,7 @@ pub(super) fn finish_or_stay(
                 .count();
             let imported = &object.spec.flannel_to_calico.or_empty().imported_addresses;
             // The addresses of adopted pods stay in Calico's IPAM.
-            let is_released = imported.is_empty() || has_adopted(&report);
+            let is_released = imported.is_empty() || report.flannel_to_calico.or_empty().has_adopted_pods();
             (report.flannel_to_calico.or_empty().phase != Some(Phase::Calico) || !is_released)
                 .then_some((node.as_str(), pods))
         })
