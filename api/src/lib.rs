@@ -1,5 +1,6 @@
 //! The API: custom resources, and all names that more than one program uses.
 
+pub mod connection_sample;
 mod event_reason;
 mod failure_category;
 pub mod kind;
@@ -13,6 +14,7 @@ pub mod record;
 pub mod rollout;
 pub mod traffic;
 
+pub use connection_sample::{ConnectionSample, ConnectionSampleSpec, ConnectionSampleStatus};
 pub use event_reason::{Announcement, EventReason};
 pub use failure_category::FailureCategory;
 pub use kind::Kind;

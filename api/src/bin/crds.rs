@@ -7,6 +7,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         api::Migration::crd(),
         api::NodeMigration::crd(),
         api::MigrationRecord::crd(),
+        api::ConnectionSample::crd(),
     ];
     let mut out = std::io::stdout().lock();
     for definition in &definitions {
