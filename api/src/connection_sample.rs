@@ -67,12 +67,23 @@ pub struct ConnectionSampleStatus {
     /// `replaced` is how many kinds of connections are at most missing in `connections`, because of `spec.capacity`.
     #[serde(default)]
     pub replaced: u64,
-    /// `clientPorts` is the range of ports that the host gives to clients (`net.ipv4.ip_local_port_range`): the first and the last.
+    /// `clientPorts` is the range of ports that the host gives to clients (`net.ipv4.ip_local_port_range`). Unset before the first
+    /// reading.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client_ports: Option<(u16, u16)>,
+    pub client_ports: Option<PortRange>,
     /// `connections` is the list of kinds of connections that the agent has seen, the most frequent first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub connections: Vec<SeenConnection>,
+}
+
+/// `PortRange` is a range of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PortRange {
+    /// `first` is the first port of the range.
+    pub first: u16,
+    /// `last` is the last port of the range.
+    pub last: u16,
 }
 
 /// `SeenConnection` is one kind of connection: all connections with the same addresses, protocol and port of the server.

@@ -153,11 +153,6 @@ fn of_node(settings: &Settings, residents: &drain::Residents<'_>, node: &Node) -
             names(&keys)
         }
     };
-    let tunnels = HostSettings::of(settings).tunnels();
-    let devices: Vec<&str> = tunnels
-        .iter()
-        .map(|tunnel| tunnel.flannel_name.as_str())
-        .collect();
     let cordon = if node.unschedulable {
         Action::new("cordon", &object, "already cordoned, and stays cordoned")
     } else {
@@ -185,18 +180,20 @@ fn of_node(settings: &Settings, residents: &drain::Residents<'_>, node: &Node) -
             format!("DaemonSet pods of node {}", node.name),
             named(&residents.daemon_set),
         ),
+    ];
+    actions.extend(route_subnets(settings, node));
+    actions.extend(rename_tunnels(settings, node));
+    actions.extend([
         Action::new(
             "delete",
             format!("host {}", node.name),
-            format!(
-                "{}, cni0, FLANNEL-* chains and tables, host-local leases (with a backup)",
-                devices.join(", ")
-            ),
+            "FLANNEL-* chains and tables, cni0, host-local leases (with a backup)",
         ),
-        Action::new("label", &object, format!("{LABEL}=calico; calico-node starts")),
-    ];
-    actions.extend(route_subnets(settings, node));
-    actions.extend([
+        Action::new(
+            "label",
+            &object,
+            format!("{LABEL}=calico; calico-node starts and takes over the link"),
+        ),
         Action::new(
             "delete",
             format!("host {}", node.name),
@@ -230,6 +227,24 @@ fn route_subnets(settings: &Settings, node: &Node) -> Option<Action> {
             ),
         )
     })
+}
+
+/// The tunnel of each family gets Calico's name.
+fn rename_tunnels(settings: &Settings, node: &Node) -> Vec<Action> {
+    let host = format!("host {}", node.name);
+    let tunnels = HostSettings::of(settings).tunnels().into_iter();
+    tunnels
+        .map(|tunnel| {
+            Action::new(
+                "rename",
+                &host,
+                format!(
+                    "{} becomes {} while it carries packets",
+                    tunnel.flannel_name, tunnel.calico_name
+                ),
+            )
+        })
+        .collect()
 }
 
 /// The action on legacy pods when all nodes are on Calico.

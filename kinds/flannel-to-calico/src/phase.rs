@@ -11,7 +11,8 @@ use strum::{IntoStaticStr, VariantArray};
 /// values: `Flannel`: new pods get addresses from flannel. `Held`: flannel's devices are on the host, and new pods get no
 /// address. `Swapped` (strategy `InPlace`): the tunnel has the name of Calico's tunnel, running pods keep their flannel network,
 /// and new pods get no address. `Mixed` (strategy `InPlace`): new pods get addresses from Calico, and pods or leftovers of
-/// flannel are on the host. `Detached`: nothing of flannel carries packets. `Calico`: new pods get addresses from Calico, and
+/// flannel are on the host. `Detached` (strategy `Drain`): the tunnel has the name of Calico's tunnel, no pod uses the network of
+/// flannel, and new pods get no address. `Calico`: new pods get addresses from Calico, and
 /// nothing of flannel is on the host.
 #[derive(
     Clone,
@@ -40,8 +41,8 @@ pub enum Phase {
     /// Strategy `InPlace`: the conflist of Calico is in use, and its tunnel is configured. Pods of flannel, or what they needed,
     /// are still on the host.
     Mixed,
-    /// Nothing of flannel carries packets: there is no tunnel, no bridge, no firewall chain and no lease. The conflist of flannel
-    /// may still be there, so that the kubelet does not report NotReady.
+    /// No pod of flannel is on the host: there is no bridge, no firewall chain and no lease, and the tunnel has the name of Calico's
+    /// tunnel. The conflist of flannel may still be there, so that the kubelet does not report NotReady.
     Detached,
     /// The conflist of Calico is in use, its tunnel is configured, and nothing of flannel is on the host.
     Calico,

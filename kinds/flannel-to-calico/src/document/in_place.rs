@@ -2,9 +2,9 @@
 
 use engine::document::Action;
 
-use super::{LABEL, route_subnets};
+use super::{LABEL, rename_tunnels, route_subnets};
 use crate::facts::ClusterFacts;
-use crate::host::{HostSettings, obstacles};
+use crate::host::obstacles;
 use crate::settings::{LegacyPods, Settings};
 use engine::cluster::Node;
 
@@ -50,17 +50,7 @@ pub(super) fn of_node(
         Action::new("route", &host, answers),
     ];
     actions.extend(route_subnets(settings, node));
-    let renamed = HostSettings::of(settings).tunnels().into_iter().map(|tunnel| {
-        Action::new(
-            "rename",
-            &host,
-            format!(
-                "{} becomes {} while it carries packets",
-                tunnel.flannel_name, tunnel.calico_name
-            ),
-        )
-    });
-    actions.extend(renamed);
+    actions.extend(rename_tunnels(settings, node));
     actions.extend([
         Action::new(
             "label",

@@ -80,14 +80,18 @@ fn in_place_renames_both_tunnels_after_the_routes_to_subnets() {
 }
 
 #[test]
-fn a_drain_with_ipv6_adds_routes_to_subnets_before_the_probe() {
+fn a_drain_with_ipv6_adds_routes_to_subnets_before_it_renames_the_tunnels() {
     let (settings, facts) = fixture::dual_stack();
     let plan = document(Strategy::Drain, LegacyPods::Keep, &settings, &facts, "");
     let node = lines(&plan.nodes[0].actions);
     let of = |part: &str| node.iter().position(|line| line.contains(part)).unwrap();
-    assert!(of("flannel.1, flannel-v6.1, cni0") < of("=calico"), "{node:#?}");
-    assert!(
-        of("=calico") < of("table 8282") && of("table 8282") < of("probe"),
-        "{node:#?}"
-    );
+    let order = [
+        "table 8282",
+        "flannel-v6.1 becomes vxlan-v6.calico",
+        "cni0",
+        "=calico",
+        "probe",
+    ];
+    assert!(order.map(of).is_sorted(), "{node:#?}");
+    assert!(of("flannel.1 becomes vxlan.calico") < of("cni0"), "{node:#?}");
 }

@@ -1,8 +1,9 @@
-//! The way from flannel to a host without pod network: new pods are held, then the leftovers of flannel are deleted.
+//! The way from flannel to a host that Calico can take over: new pods are held, the tunnel gets Calico's name, and the leftovers of
+//! flannel are deleted.
 
 use engine::words::{names, number};
 
-use super::device::flannel_devices;
+use super::device::{flannel_devices, renames};
 use super::step_object::describe_firewall_object;
 use super::{BRIDGE, HostDecision, HostSettings, HostStep, adopt, subnets};
 use crate::cni;
@@ -92,12 +93,17 @@ pub(super) fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision
         .iter()
         .filter(|pod| !pod.is_running())
         .map(|pod| HostStep::ForgetLegacyPod(pod.sandbox.clone()));
-    // Firewall first: until flannel's masquerade jump is gone, Calico's pods would be translated.
-    let steps = facts
-        .firewall
-        .iter()
-        .cloned()
-        .map(HostStep::DeleteFirewallObject)
+    let renames = renames(facts, settings);
+    // Before Felix deletes flannel's routes: its own lead to claimed blocks only.
+    let routes = (!renames.is_empty())
+        .then(|| subnets::upkeep(facts, settings))
+        .flatten();
+    // The firewall comes before the label that starts Calico: flannel's masquerade jump would translate packets of Calico's pods.
+    let firewall = facts.firewall.iter().cloned();
+    let steps = routes
+        .into_iter()
+        .chain(renames)
+        .chain(firewall.map(HostStep::DeleteFirewallObject))
         .chain(flannel_devices(facts, settings).map(HostStep::DeleteVxlanDevice))
         .chain(gone)
         .chain(adopt::keep_addresses(facts))

@@ -1,6 +1,6 @@
 //! The VXLAN links of flannel and of Calico on a host.
 
-use super::{FLANNEL_DEVICES, HostSettings};
+use super::{FLANNEL_DEVICES, HostSettings, HostStep, Tunnel};
 use crate::facts::HostFacts;
 
 /// The first problem of Calico's devices; `None` if they are as configured.
@@ -45,4 +45,19 @@ pub(super) fn flannel_devices<'facts>(
             });
         is_flannel.then(|| device.name.clone())
     })
+}
+
+/// The steps that give flannel's tunnels the names of Calico's. A tunnel whose new name is taken is not among them.
+pub(super) fn renames(facts: &HostFacts, settings: &HostSettings) -> Vec<HostStep> {
+    let of_flannel = |tunnel: &Tunnel| {
+        facts.vxlan(&tunnel.flannel_name).is_some() && facts.vxlan(tunnel.calico_name).is_none()
+    };
+    let tunnels = settings.tunnels().into_iter().filter(of_flannel);
+    tunnels
+        .map(|tunnel| HostStep::RenameVxlanDevice {
+            from: tunnel.flannel_name,
+            to: tunnel.calico_name.to_owned(),
+            block_size: tunnel.block_size,
+        })
+        .collect()
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::{IpNet, Ipv6Net};
 
 use super::detach::detach;
-use super::device::flannel_devices;
+use super::device::{flannel_devices, renames};
 use super::{HostDecision, HostSettings, HostStep, subnets};
 use crate::facts::{Bridge, Found, HostFacts, LegacyPod};
 use crate::objects;
@@ -52,16 +52,7 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     upkeep_step(facts, settings)
         .or_else(|| subnets::upkeep(facts, settings))
         .into_iter()
-        .chain(
-            tunnels
-                .into_iter()
-                .filter(|tunnel| facts.vxlan(&tunnel.flannel_name).is_some())
-                .map(|tunnel| HostStep::RenameVxlanDevice {
-                    from: tunnel.flannel_name,
-                    to: tunnel.calico_name.to_owned(),
-                    block_size: tunnel.block_size,
-                }),
-        )
+        .chain(renames(facts, settings))
         .next()
         .map_or(HostDecision::Settled, HostDecision::Run)
 }

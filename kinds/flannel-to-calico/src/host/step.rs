@@ -17,7 +17,7 @@ pub enum HostStep {
     /// Move `subnet.env` to the backup directory of the agent. flannel's CNI plugin then rejects new pods, the kubelet retries,
     /// and pods can still be deleted.
     WithdrawSubnetEnvironment,
-    /// Delete flannel's VXLAN link with this name.
+    /// Delete a VXLAN link with this name of flannel. The tunnel is not deleted but renamed, unless a link has its new name already.
     DeleteVxlanDevice(String),
     /// Delete the bridge of flannel's CNI plugin.
     DeleteBridge,
@@ -40,7 +40,7 @@ pub enum HostStep {
         /// The prefix length of the subnet of a node.
         length: u8,
     },
-    /// In place: rename flannel's VXLAN link to the name of Calico's. If the kernel does not rename links that are up, the link
+    /// Rename flannel's VXLAN link to the name of Calico's. If the kernel does not rename links that are up, the link
     /// is created again under that name with everything that was configured on it.
     RenameVxlanDevice {
         /// flannel's name.

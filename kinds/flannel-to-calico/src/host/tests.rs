@@ -412,7 +412,7 @@ fn goals_of(step: &HostStep, facts: &HostFacts) -> Vec<Goal> {
         | HostStep::AnswerForAddresses(_)
         | HostStep::RouteSubnets { .. }
         | HostStep::ForgetLegacyPod(_) => GOALS[1..].to_vec(),
-        HostStep::RenameVxlanDevice { .. } => vec![Goal::Swapped, Goal::Mixed],
+        HostStep::RenameVxlanDevice { .. } => GOALS[2..].to_vec(),
         HostStep::RemoveConflist(_) => vec![Goal::Mixed, Goal::Calico],
         HostStep::DeleteVxlanDevice(_)
         | HostStep::DeleteBridge

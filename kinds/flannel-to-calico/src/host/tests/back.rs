@@ -158,6 +158,20 @@ fn without_deleted_pods(facts: &HostFacts) -> HostFacts {
 }
 
 #[test]
+fn by_drain_the_tunnel_exists_at_every_moment() {
+    for start in [Machine::flannel(), Machine::dual_stack()] {
+        let states = start.states_to(Goal::Calico);
+        let back = states.last().unwrap().states_to(Goal::Flannel);
+        let is_complete = |machine: &&Machine| machine.remembered.interrupted.is_none();
+        for machine in states.iter().chain(&back).filter(is_complete) {
+            for tunnel in start.settings.tunnels() {
+                assert!(tunnel.name(&machine.facts).is_some(), "{machine:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_rollback_from_any_step_restores_the_host() {
     for start in [Machine::flannel(), Machine::dual_stack()] {
         roll_back_from_every_state(&start);
