@@ -102,7 +102,7 @@ flannelToCalico: pods of the old network keep running. Pods with an address of t
 PodDisruptionBudgets, because they cannot keep it. Nodes are rolled back one after the other (rollout.maxUnavailable), the
 last one first; each node is compared with its state before the migration. With --all, cluster-wide objects are restored
 after the last node, and the Migration ends as RolledBack. Rollback is possible until the DaemonSet of the old network is
-deleted: `kubectl replumb plan` shows that step.
+deleted, after the soak time: `kubectl replumb plan` shows that step.
 
 podCidr is rolled back only with --all: the old IPPool is opened again, and pods with an address of the new range are
 evicted within their PodDisruptionBudgets. Rollback is possible until the old IPPool is deleted, after its soak time.

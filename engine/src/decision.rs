@@ -117,6 +117,8 @@ pub enum WaitReason {
     ConfigurationFollowUp,
     /// The old IPPool is empty, and its soak time has not passed.
     PoolSoak,
+    /// Every node is on the new network, and the soak time of the old network has not passed.
+    NetworkSoak,
     /// The rollout of a DaemonSet is not complete.
     DaemonSetRollout,
     /// A node has leftovers of the old network.
@@ -209,6 +211,7 @@ impl WaitReason {
             | Self::ServiceSoak
             | Self::MovedPodsNotReady
             | Self::PoolSoak
+            | Self::NetworkSoak
             | Self::Datastore
             | Self::CalicoControllers
             | Self::PodsWithoutNetwork
@@ -226,7 +229,8 @@ impl WaitReason {
             | Self::ConfigurationFollowUp
             | Self::ApiServers
             | Self::ServiceSoak
-            | Self::PoolSoak => true,
+            | Self::PoolSoak
+            | Self::NetworkSoak => true,
             Self::NodeNotReady
             | Self::AgentSilent
             | Self::PodsTerminating

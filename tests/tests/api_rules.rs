@@ -186,6 +186,7 @@ async fn the_kind_is_immutable_and_other_fields_are_not() {
         json!({"planHash": "abc", "resumedAt": "2026-03-01T10:00:00Z"}),
         json!({"flannelToCalico": {"rollbackNodes": ["a"]}}),
         json!({"flannelToCalico": {"rollbackNodes": null}}),
+        json!({"flannelToCalico": {"soakSeconds": 0}}),
         // The same value again is not a change.
         json!({"flannelToCalico": {"options": {"flannelVni": 1}}}),
     ] {

@@ -111,7 +111,7 @@ impl Kind for FlannelToCalico {
     }
 
     fn document(&self, settings: &Settings, facts: &ClusterFacts, coordinator_node: &str) -> Document {
-        document::document(self.strategy, self.legacy_pods, settings, facts, coordinator_node)
+        document::document(self, settings, facts, coordinator_node)
     }
 
     fn write_orders(&self, settings: &Settings, spec: &mut NodeMigrationSpec) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use engine::check::Check;
 use engine::kind_fields::KindFields;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,11 @@ use crate::settings::{LegacyPods, Options, Settings, Strategy};
 
 pub use self::{FlannelToCalico as Spec, FlannelToCalicoStatus as Status};
 
-/// `flannelToCalico` migrates the pod network from flannel VXLAN to Calico VXLAN. Immutable, except `rollbackNodes`.
+/// The default of `soakSeconds`: one day.
+const SOAK_SECONDS: u32 = 24 * 60 * 60;
+
+/// `flannelToCalico` migrates the pod network from flannel VXLAN to Calico VXLAN. Immutable, except `rollbackNodes` and
+/// `soakSeconds`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FlannelToCalico {
@@ -34,6 +38,10 @@ pub struct FlannelToCalico {
     /// it changes its network. Defaults to false.
     #[serde(default)]
     pub allow_single_node: bool,
+    /// `soakSeconds` is how long flannel's DaemonSet is kept after the last node is on Calico, in seconds. The migration can be
+    /// rolled back until flannel's DaemonSet is deleted. Can be changed at any time. Defaults to 86400.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soak_seconds: Option<u32>,
     /// `options` overrides detected settings. Each option corresponds to an environment variable of Calico's own flannel
     /// migration controller.
     #[serde(default)]
@@ -45,7 +53,14 @@ pub struct FlannelToCalico {
 }
 
 impl KindFields for FlannelToCalico {
-    const CHANGEABLE: &'static [&'static str] = &["rollbackNodes"];
+    const CHANGEABLE: &'static [&'static str] = &["rollbackNodes", "soakSeconds"];
+}
+
+impl FlannelToCalico {
+    /// The soak time.
+    pub fn soak(&self) -> SignedDuration {
+        SignedDuration::from_secs(i64::from(self.soak_seconds.unwrap_or(SOAK_SECONDS)))
+    }
 }
 
 /// `flannelToCalico` is the state of a migration from flannel to Calico. Unset until its settings are known, and for other kinds.

@@ -2,9 +2,9 @@
 
 mod in_place;
 
-use super::facts::ClusterFacts;
-
+use super::api::FlannelToCalico;
 use super::detect::NETWORK_LABEL as LABEL;
+use super::facts::ClusterFacts;
 use super::host::{HostSettings, SUBNET_TABLE};
 use super::objects;
 use super::settings::{LegacyPods, Settings, Strategy};
@@ -32,20 +32,19 @@ pub fn order<'facts>(facts: &'facts ClusterFacts, coordinator_node: &str) -> Vec
 
 /// Every action on every object, in order.
 pub fn document(
-    strategy: Strategy,
-    legacy_pods: LegacyPods,
+    kind: &FlannelToCalico,
     settings: &Settings,
     facts: &ClusterFacts,
     coordinator_node: &str,
 ) -> Document {
     let nodes = order(facts, coordinator_node);
     let pods = pods::by_node(&facts.pods);
-    let actions = |node: &Node| match strategy {
+    let actions = |node: &Node| match kind.strategy {
         Strategy::Drain => {
             let here = pods.get(node.name.as_str()).into_iter().flatten();
             of_node(settings, &drain::residents(here.copied(), &node.name), node)
         }
-        Strategy::InPlace => in_place::of_node(settings, legacy_pods, facts, node),
+        Strategy::InPlace => in_place::of_node(settings, kind.legacy_pods, facts, node),
     };
     Document {
         prepare: prepare(settings, facts, &nodes),
@@ -57,8 +56,9 @@ pub fn document(
                 actions: actions(node),
             })
             .collect(),
-        finish: restart(strategy, legacy_pods)
+        finish: restart(kind.strategy, kind.legacy_pods)
             .into_iter()
+            .chain(soak(kind, settings))
             .chain(finish(settings, &nodes))
             .collect(),
     }
@@ -257,6 +257,21 @@ fn restart(strategy: Strategy, legacy_pods: LegacyPods) -> Option<Action> {
             "within their PodDisruptionBudgets, at most maxUnavailable nodes at the same time, until cni0 has no pods",
         )),
     }
+}
+
+/// The time for a rollback after the last node.
+fn soak(kind: &FlannelToCalico, settings: &Settings) -> Option<Action> {
+    let time = kind.soak();
+    (!time.is_zero()).then(|| {
+        Action::new(
+            "keep",
+            flannel_daemon_set(settings),
+            format!(
+                "for {} s after the last node (soakSeconds): a rollback is possible until then",
+                time.as_secs()
+            ),
+        )
+    })
 }
 
 fn finish(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {

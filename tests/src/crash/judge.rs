@@ -12,6 +12,7 @@ use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
 use crate::demo::host::Host;
 use crate::demo::ipam;
+use crate::demo::same::without_pods;
 use crate::demo::untouched::{self, Fingerprint};
 use crate::end_to_end::MigrationReader;
 
@@ -35,7 +36,7 @@ impl Undisturbed {
         ipam::agrees(cluster).await?;
         let hosts = state::hosts(cluster).await?;
         if round.cells().next().is_none() {
-            let lines = |(node, host): (&String, &_)| (node.clone(), state::network_settings(host));
+            let lines = |(node, host): (&String, &Host)| (node.clone(), without_pods(&host.everything()));
             self.0 = Some(hosts.iter().map(lines).collect());
         }
         for outcome in outcomes.iter_mut() {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::cluster::pods::{self, FLANNEL_NAMESPACE};
 use crate::demo::host::Host;
-use crate::demo::same::Comparison;
+use crate::demo::same::{Comparison, without_pods};
 use crate::demo::untouched::{self, Fingerprint};
 
 /// Every host by node.
@@ -72,29 +72,9 @@ pub fn moved(
         .collect()
 }
 
-/// The host settings of Calico that do not depend on pods: the pods of the probes come and go with every migration.
-pub fn network_settings(host: &Host) -> BTreeSet<String> {
-    host.everything()
-        .into_iter()
-        .filter(|line| !belongs_to_a_pod(line))
-        .collect()
-}
-
-fn belongs_to_a_pod(line: &str) -> bool {
-    let link = ["\"veth", "\"cali", " veth", " cali"];
-    let record = [
-        "/var/lib/cni/results/",
-        "/var/lib/cni/networks/",
-        "/var/lib/cni/flannel/",
-    ];
-    // The pod's own route: an address without a length.
-    let route = line.starts_with("route ") && line.contains("\"dev\":\"cni0\"") && !line.contains('/');
-    route || link.iter().chain(&record).any(|part| line.contains(part))
-}
-
 /// The differences between a host on Calico and the same host after a migration without crashes.
 pub fn differences_on_calico(undisturbed: &BTreeSet<String>, host: &Host) -> Vec<String> {
-    Comparison::of_lines(undisturbed, &network_settings(host)).different
+    Comparison::of_lines(undisturbed, &without_pods(&host.everything())).different
 }
 
 /// The differences between a host after the rollback and before the migration.
@@ -160,28 +140,5 @@ mod tests {
                 "pod d was deleted"
             ]
         );
-    }
-
-    #[test]
-    fn settings_of_pods_are_separated_from_settings_of_the_network() {
-        for line in [
-            "route {\"dev\":\"cni0\",\"dst\":\"10.244.1.7\",\"flags\":[]}",
-            "link {\"ifname\":\"veth1a2b\"}",
-            "link {\"ifname\":\"cali0123\"}",
-            "file 600 0:0 abc  /var/lib/cni/results/k8s-pod-network-1-eth0",
-        ] {
-            assert!(belongs_to_a_pod(line), "{line}");
-        }
-        for line in [
-            "route {\"dev\":\"cni0\",\"dst\":\"10.244.1.0/24\"}",
-            "route {\"dst\":\"10.244.1.0/26\",\"type\":\"blackhole\"}",
-            "route {\"dev\":\"vxlan.calico\",\"dst\":\"10.244.2.0/26\"}",
-            "link {\"ifname\":\"vxlan.calico\"}",
-            "link {\"ifname\":\"cni0\"}",
-            "file 644 0:0 abc  /etc/cni/net.d/10-calico.conflist",
-            "parameter /proc/sys/net/ipv4/conf/cni0/proxy_arp:1",
-        ] {
-            assert!(!belongs_to_a_pod(line), "{line}");
-        }
     }
 }

@@ -12,17 +12,21 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use api::migration::{MigrationPhase, Strategy};
 use api::{Migration, NodeMigration};
+use engine::decision::WaitReason;
+use engine::reason::Reason;
 use flannel_to_calico::phase::Phase;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
 
 use super::host::Host;
+use super::operator::Exit;
 use super::report::probes;
 use super::scene::Scene;
 use super::watch::Watch;
-use super::{MIGRATION, Tools, max_unavailable, merge, migration, same};
+use super::{LIMIT, MIGRATION, Tools, max_unavailable, merge, migration, same};
 use crate::cluster::Cluster;
 use crate::cluster::pods::FLANNEL_NAMESPACE;
+use crate::cluster::wait::{Observation, until};
 use report::{HostReport, Report};
 
 pub use refusal::refuse;
@@ -51,7 +55,8 @@ impl Default for Request {
 /// The Migration as a user would write it.
 pub fn manifest(request: &Request) -> serde_json::Value {
     let mut spec = serde_json::json!({
-        "flannelToCalico": { "strategy": request.strategy },
+        // flannel's DaemonSet is deleted as soon as every node is on Calico.
+        "flannelToCalico": { "strategy": request.strategy, "soakSeconds": 0 },
         "rollout": { "maxUnavailable": max_unavailable(&request.max_unavailable) },
         // The sample has a pod without a controller: it is evicted for good, and the user allows that.
         "drain": { "force": true },
@@ -101,6 +106,45 @@ impl<'cluster> Run<'cluster> {
         self.scene.migrate(&manifest(request), || self.watch()).await
     }
 
+    /// Shows checks and plan, starts the migration, and follows it until only the soak time keeps flannel's DaemonSet.
+    pub async fn migrate_until_soak(&self, request: &Request) -> Result<Watch> {
+        let operator = &self.scene.operator;
+        let file = operator.write_manifest(&manifest(request))?;
+        let file = file.to_string_lossy();
+        operator
+            .expect(Exit::Done, &["plan", "--filename", &file])
+            .await?;
+        self.scene
+            .say("kubectl replumb apply --yes, until flannel is kept for a rollback only");
+        let watch = self.watch();
+        operator
+            .expect(Exit::Done, &["apply", "--filename", &file, "--yes"])
+            .await?;
+        let cluster = self.scene.cluster;
+        let migrations: Api<Migration> = Api::all(cluster.api().client());
+        let logs = cluster.directory().logs();
+        until("only the soak time keeps flannel", LIMIT, &logs, async || {
+            let status = migrations.get(MIGRATION).await?.status.unwrap_or_default();
+            ensure!(
+                status.phase != MigrationPhase::Halted,
+                "the Migration is halted: {}",
+                status.message
+            );
+            Ok(
+                if status.reason == Reason::from(WaitReason::NetworkSoak).as_str() {
+                    Observation::Done(())
+                } else {
+                    Observation::NotYet(format!(
+                        "{:?}: {} {}",
+                        status.phase, status.reason, status.message
+                    ))
+                },
+            )
+        })
+        .await?;
+        Ok(watch)
+    }
+
     /// Starts to watch how many nodes are unavailable.
     pub fn watch(&self) -> Watch {
         Watch::start(self.scene.cluster.api().client(), is_between, None)
@@ -137,12 +181,19 @@ impl<'cluster> Run<'cluster> {
             .status
             .as_ref()
             .is_some_and(|status| status.phase == MigrationPhase::RolledBack);
+        let spec = migration.spec.flannel_to_calico.as_ref();
+        let keeps_pods = spec.is_some_and(|kind| kind.strategy == Strategy::InPlace);
         let mut comparisons = BTreeMap::new();
         if rolled_back {
             // While the traffic runs, as at the first observation.
             for (node, before) in self.scene.hosts() {
                 let after = Host::observe(cluster, node).await?;
-                comparisons.insert(node.clone(), same::Comparison::of(before, &after));
+                let comparison = if keeps_pods {
+                    same::Comparison::of(before, &after)
+                } else {
+                    same::Comparison::without_pods(before, &after)
+                };
+                comparisons.insert(node.clone(), comparison);
             }
         }
         // Before the traffic ends: pods of the traffic that end later were not moved by the migration.

@@ -43,6 +43,9 @@ const CONTENTS: &str =
 const PARAMETERS: &str = "for link in cni0 flannel.1 flannel-v6.1; do for family in ipv4 ipv6; do \
      grep -H . /proc/sys/net/$family/conf/$link/* /proc/sys/net/$family/neigh/$link/* 2>/dev/null || true; done; done | sort";
 
+/// Fields of a port of a bridge with its number.
+const PORT_NUMBERS: [&str; 3] = ["designated_port", "id", "no"];
+
 /// Whether a link belongs to one of the two pod networks or to a pod.
 fn is_network_link(link: &str) -> bool {
     is_flannel_link(link) || is_calico_link(link) || link.starts_with("veth")
@@ -249,13 +252,15 @@ impl Host {
                 for key in omitted {
                     value.as_object_mut().map(|map| map.remove(*key));
                 }
-                // Timers of a bridge and its ports count down.
+                // Timers of a bridge and its ports count down. The kernel numbers the ports in the order in which they come.
                 for data in ["info_data", "info_slave_data"] {
                     let data = value
                         .get_mut("linkinfo")
                         .and_then(|info| info.get_mut(data)?.as_object_mut());
                     if let Some(data) = data {
-                        data.retain(|key, _| !key.ends_with("_timer"));
+                        data.retain(|key, _| {
+                            !key.ends_with("_timer") && !PORT_NUMBERS.contains(&key.as_str())
+                        });
                     }
                 }
                 let line = format!("{what} {value}");

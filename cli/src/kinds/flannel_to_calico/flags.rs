@@ -46,6 +46,7 @@ impl KindFlags for Flags {
             strategy,
             legacy_pods,
             allow_single_node,
+            soak,
         } = how;
         let OptionFlags {
             flannel_network,
@@ -67,6 +68,7 @@ impl KindFlags for Flags {
             ("--strategy", strategy.is_some()),
             ("--legacy-pods", legacy_pods.is_some()),
             ("--allow-single-node", allow_single_node.is_some()),
+            ("--flannel-soak", soak.is_some()),
             ("--flannel-network", flannel_network.is_some()),
             ("--flannel-daemonset-name", flannel_daemonset_name.is_some()),
             (
@@ -110,6 +112,7 @@ impl KindFlags for Flags {
             strategy,
             legacy_pods,
             allow_single_node,
+            soak,
         } = self.how;
         kind.options = merge(
             kind.options.clone(),
@@ -118,6 +121,7 @@ impl KindFlags for Flags {
         kind.strategy = strategy.map_or(kind.strategy, Strategy::wire);
         kind.legacy_pods = legacy_pods.map_or(kind.legacy_pods, LegacyPods::wire);
         kind.allow_single_node = allow_single_node.unwrap_or(kind.allow_single_node);
+        kind.soak_seconds = soak.or(kind.soak_seconds);
         Ok(())
     }
 }
@@ -137,6 +141,9 @@ struct HowFlags {
     #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     allow_single_node: Option<bool>,
+    /// How long flannel's DaemonSet is kept after the last node; a rollback is possible until then. Default 24h.
+    #[arg(id = "flannel-soak", long = "flannel-soak", value_name = "DURATION", value_parser = value::seconds)]
+    soak: Option<u32>,
 }
 
 /// How a node changes its network.

@@ -158,8 +158,8 @@ async fn end_rollout(
         None
     };
     match (is_prepared, pass.kind.strategy) {
-        (true, strategy) => {
-            finish_or_stay(round.snapshot, &pass.context.namespace, strategy, held, status);
+        (true, _) => {
+            finish_or_stay(round, held, status);
             stop::stay_until_watched(status, unwatched);
         }
         (false, Strategy::InPlace) => status.phase = MigrationPhase::Mixed,

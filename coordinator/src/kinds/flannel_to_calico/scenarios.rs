@@ -212,7 +212,7 @@ pub(super) fn empty() -> FakeApi {
         ..MigrationStatus::default()
     };
     // Tests of traffic pods enable them (scenarios::traffic).
-    let spec = json!({ "flannelToCalico": {}, "desired": "Run", "gates": { "traffic": "Ignore" } });
+    let spec = json!({ "flannelToCalico": { "soakSeconds": 0 }, "desired": "Run", "gates": { "traffic": "Ignore" } });
     api.put_migration(&spec, &status);
     api.take_changes();
     api

@@ -1,6 +1,13 @@
 use super::*;
 use crate::checks::fixture;
 
+fn by(strategy: Strategy) -> FlannelToCalico {
+    FlannelToCalico {
+        strategy,
+        ..FlannelToCalico::default()
+    }
+}
+
 fn lines(actions: &[Action]) -> Vec<String> {
     let mut lines = Vec::new();
     for action in actions {
@@ -18,7 +25,7 @@ fn find<'lines>(lines: &'lines [String], start: &str) -> Vec<&'lines str> {
 fn a_plan_for_ipv4_only_does_not_mention_ipv6() {
     for strategy in [Strategy::Drain, Strategy::InPlace] {
         let facts = fixture::cluster();
-        let plan = document(strategy, LegacyPods::Keep, &fixture::settings(), &facts, "");
+        let plan = document(&by(strategy), &fixture::settings(), &facts, "");
         let nodes = plan.nodes.iter().flat_map(|node| &node.actions);
         let all: Vec<Action> = plan
             .before_first_node()
@@ -36,13 +43,7 @@ fn a_plan_for_ipv4_only_does_not_mention_ipv6() {
 #[test]
 fn ipam_blocks_are_created_in_the_plan_of_their_node() {
     let facts = fixture::cluster();
-    let plan = document(
-        Strategy::Drain,
-        LegacyPods::Keep,
-        &fixture::settings(),
-        &facts,
-        "",
-    );
+    let plan = document(&by(Strategy::Drain), &fixture::settings(), &facts, "");
     assert!(
         !lines(&plan.prepare)
             .iter()
@@ -57,7 +58,7 @@ fn ipam_blocks_are_created_in_the_plan_of_their_node() {
 #[test]
 fn in_place_renames_both_tunnels_after_the_routes_to_subnets() {
     let (settings, facts) = fixture::dual_stack();
-    let plan = document(Strategy::InPlace, LegacyPods::Keep, &settings, &facts, "");
+    let plan = document(&by(Strategy::InPlace), &settings, &facts, "");
     let node = lines(&plan.nodes[0].actions);
     assert_eq!(
         find(&node, "rename host a"),
@@ -82,7 +83,7 @@ fn in_place_renames_both_tunnels_after_the_routes_to_subnets() {
 #[test]
 fn a_drain_with_ipv6_adds_routes_to_subnets_before_it_renames_the_tunnels() {
     let (settings, facts) = fixture::dual_stack();
-    let plan = document(Strategy::Drain, LegacyPods::Keep, &settings, &facts, "");
+    let plan = document(&by(Strategy::Drain), &settings, &facts, "");
     let node = lines(&plan.nodes[0].actions);
     let of = |part: &str| node.iter().position(|line| line.contains(part)).unwrap();
     let order = [
@@ -94,4 +95,24 @@ fn a_drain_with_ipv6_adds_routes_to_subnets_before_it_renames_the_tunnels() {
     ];
     assert!(order.map(of).is_sorted(), "{node:#?}");
     assert!(of("flannel.1 becomes vxlan.calico") < of("cni0"), "{node:#?}");
+}
+
+#[test]
+fn the_soak_comes_before_the_point_of_no_return() {
+    let (settings, facts) = (fixture::settings(), fixture::cluster());
+    let finish = |soak_seconds| {
+        let kind = FlannelToCalico {
+            soak_seconds,
+            ..by(Strategy::Drain)
+        };
+        lines(&document(&kind, &settings, &facts, "").finish)
+    };
+    let keep = "keep DaemonSet kube-flannel/kube-flannel-ds: for ";
+    for (soak_seconds, time) in [(None, "86400 s"), (Some(600), "600 s")] {
+        let finish = finish(soak_seconds);
+        assert!(finish[0].starts_with(&format!("{keep}{time}")), "{finish:#?}");
+        let end = finish.iter().position(|line| line.contains("point of no return"));
+        assert!(end > Some(0), "{finish:#?}");
+    }
+    assert!(find(&finish(Some(0)), keep).is_empty());
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use api::migration::LegacyPods;
 use serde_json::json;
 
 use super::{Arguments, Then, print_report, refused};
@@ -17,6 +18,8 @@ use crate::demo::operator::Operator;
 
 /// Milliseconds between two probes when no probe may be lost: a finer interval than draining needs.
 const IN_PLACE_PROBE_INTERVAL: u64 = 5;
+/// `soakSeconds` of a migration that is rolled back: longer than the demo.
+const SOAK_SECONDS: u32 = 3600;
 
 /// Options of only this kind.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -67,6 +70,7 @@ pub struct Job {
     case: Option<&'static Case>,
     request: Request,
     hold: Option<Duration>,
+    until_soak: bool,
     then: Option<Then>,
 }
 
@@ -91,12 +95,6 @@ impl Job {
             let interval = &mut arguments.cluster.probe_interval;
             interval.get_or_insert(IN_PLACE_PROBE_INTERVAL);
         }
-        if arguments.then.is_some() && strategy == Strategy::Drain {
-            bail!(
-                "--then rollback after --strategy drain: flannel's DaemonSet is deleted by then, which is the point of no \
-                 return; use --strategy in-place"
-            );
-        }
         if arguments.then.is_some() && options.restart_pods {
             bail!(
                 "--then rollback after --restart-pods: the migration continues past its point of no return; leave one \
@@ -106,6 +104,7 @@ impl Job {
         if options.adopt_pods && strategy == Strategy::Drain {
             bail!("--adopt-pods: pods keep running with --strategy in-place only");
         }
+        let leaves_flannel = strategy == Strategy::Drain || options.adopt_pods;
         let all_leave = options.restart_pods || options.adopt_pods;
         if options.hold.is_some() && (strategy == Strategy::Drain || all_leave) {
             bail!(
@@ -118,16 +117,21 @@ impl Job {
             Strategy::Drain => api::migration::Strategy::Drain,
             Strategy::InPlace => api::migration::Strategy::InPlace,
         };
+        let legacy_pods = match (options.restart_pods, options.adopt_pods) {
+            (true, _) => LegacyPods::Restart,
+            (false, true) => LegacyPods::Adopt,
+            (false, false) => LegacyPods::Keep,
+        };
+        // Once no pod uses flannel, only the soak time keeps its DaemonSet, which a rollback needs.
+        let until_soak = leaves_flannel && arguments.then.is_some();
+        let soak = if until_soak { SOAK_SECONDS } else { 0 };
         Ok(Self {
             case,
+            until_soak,
             request: Request {
                 strategy,
                 max_unavailable: arguments.max_unavailable.clone(),
-                spec: match (options.restart_pods, options.adopt_pods) {
-                    (true, _) => json!({ "flannelToCalico": { "legacyPods": "Restart" } }),
-                    (false, true) => json!({ "flannelToCalico": { "legacyPods": "Adopt" } }),
-                    (false, false) => json!({}),
-                },
+                spec: json!({ "flannelToCalico": { "legacyPods": legacy_pods, "soakSeconds": soak } }),
             },
             hold: options.hold.map(Duration::from_secs),
             then: arguments.then,
@@ -141,7 +145,11 @@ impl Job {
             return Ok(refused(case, &refuse(cluster, &operator, case).await?));
         }
         let mut run = Run::begin(cluster, tools).await?;
-        let watch = run.migrate(&self.request).await?;
+        let watch = if self.until_soak {
+            run.migrate_until_soak(&self.request).await?
+        } else {
+            run.migrate(&self.request).await?
+        };
         if let Some(time) = self.hold {
             run.hold(time).await?;
         }

@@ -120,15 +120,15 @@ fn is_unavailable(
     is_in_work || terminating.iter().any(is_leaving)
 }
 
-/// Ends the rollout when every node is finished. In place, the old network's objects stay while a legacy pod lives: they cost
-/// nothing, and a rollback needs them.
+/// Ends the rollout when every node is finished and the soak time has passed. In place, the old network's objects stay while a
+/// legacy pod lives: they cost nothing, and a rollback needs them.
 pub(super) fn finish_or_stay(
-    snapshot: &Snapshot,
-    namespace: &str,
-    strategy: Strategy,
+    round: &Round<'_>,
     restarting: Option<WaitReport>,
     status: &mut MigrationStatus,
 ) {
+    let Round { pass, snapshot, .. } = *round;
+    let namespace = &pass.context.namespace;
     let mixed: Vec<(&str, usize)> = snapshot
         .node_migrations
         .iter()
@@ -152,7 +152,12 @@ pub(super) fn finish_or_stay(
                 .then_some((node.as_str(), pods))
         })
         .collect();
-    if strategy == Strategy::Drain || mixed.is_empty() {
+    if pass.kind.strategy == Strategy::Drain || mixed.is_empty() {
+        if let Some(soak) = soak(pass, snapshot) {
+            status.phase = MigrationPhase::Rolling;
+            status.set_reason(soak.reason, soak.message);
+            return;
+        }
         status.phase = MigrationPhase::Finishing;
         "every node is on Calico; removing flannel's objects".clone_into(&mut status.message);
         return;
@@ -168,4 +173,21 @@ pub(super) fn finish_or_stay(
         mixed.iter().map(|(_, pods)| pods).sum::<usize>(),
         mixed.len()
     ));
+}
+
+/// The wait for the end of the soak time, which starts when the last node is done; `None` after its end. The time of another clock
+/// counts from now at the latest.
+fn soak(pass: &Pass<'_>, snapshot: &Snapshot) -> Option<Wait> {
+    let nodes = snapshot.node_migrations.iter();
+    let existing = nodes.filter(|(node, _)| snapshot.nodes.contains_key(*node));
+    let last = existing.filter_map(|(_, object)| object.spec.finished_at).max()?;
+    let until = last.min(pass.now).checked_add(pass.kind.soak()).ok()?;
+    (pass.now < until).then(|| Wait {
+        reason: WaitReason::NetworkSoak,
+        message: format!(
+            "every node is on Calico; DaemonSet {}/{} is kept until {until:.0} for a rollback",
+            pass.settings.flannel_daemon_set_namespace.value, pass.settings.flannel_daemon_set_name.value
+        ),
+        until: Some(until),
+    })
 }

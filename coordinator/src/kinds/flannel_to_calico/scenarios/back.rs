@@ -236,6 +236,48 @@ async fn a_started_rollback_can_be_reversed() {
     run_to_the_end(&api).await.unwrap();
 }
 
+/// A migration whose nodes are on Calico, and whose soak time has not passed.
+async fn soaking() -> FakeApi {
+    let api = drained();
+    ask(&api, &json!({ "flannelToCalico": { "soakSeconds": 3600 } }));
+    let mut memory = Memory::default();
+    for _ in 0..200 {
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        world_moves(&api);
+        let status = api.get(MIGRATION).unwrap()["status"].clone();
+        assert_ne!(status["phase"], "Finishing", "{status}");
+        if status["reason"] == "NetworkSoak" {
+            return api;
+        }
+    }
+    panic!("no soak: {}", api.get(MIGRATION).unwrap()["status"]);
+}
+
+#[tokio::test]
+async fn flannel_is_kept_for_the_soak_time() {
+    let api = soaking().await;
+    passes(&api, 5).await;
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(status["phase"], "Rolling", "{status}");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains("DaemonSet kube-flannel/kube-flannel-ds is kept until"),
+        "{message}"
+    );
+    assert!(api.get(FLANNEL).is_some(), "the soak time has not passed");
+    ask(&api, &json!({ "flannelToCalico": { "soakSeconds": 0 } }));
+    run_to_the_end(&api).await.unwrap();
+    assert!(api.get(FLANNEL).is_none());
+}
+
+#[tokio::test]
+async fn everything_is_rolled_back_in_the_soak_time() {
+    let api = soaking().await;
+    ask(&api, &json!({ "desired": "Rollback" }));
+    run_until(&api, "RolledBack").await.unwrap();
+    assert!(api.get(FLANNEL).is_some());
+}
+
 #[tokio::test]
 async fn a_rollback_past_the_point_of_no_return_is_refused() {
     let api = drained();

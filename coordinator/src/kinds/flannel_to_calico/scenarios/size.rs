@@ -32,7 +32,7 @@ fn cluster(nodes: usize, strategy: &str) -> FakeApi {
         MIGRATION,
         &json!({
             "spec": {
-                "flannelToCalico": { "strategy": strategy }, "rollout": { "maxUnavailable": "10%" }, "gates": { "traffic": "Watch" },
+                "flannelToCalico": { "strategy": strategy, "soakSeconds": 0 }, "rollout": { "maxUnavailable": "10%" }, "gates": { "traffic": "Watch" },
             },
             "status": { "flannelToCalico": { "settings": { "flannelNetwork": { "value": "10.0.0.0/8" } } } },
         }),
