@@ -23,7 +23,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
-use matrix::{Cell, Leg, Round, Step, Victim};
+use matrix::{Cell, Leg, Round, Victim};
 
 /// Time limit for the node of a killed kubelet to be Ready.
 const NODES_LIMIT: Duration = Duration::from_mins(2);
@@ -99,10 +99,7 @@ impl Matrix {
     /// The result as text: a line for each step and edge, a column for each victim.
     pub fn text(&self) -> String {
         let mut rows: BTreeMap<(Leg, usize, &str), BTreeMap<Victim, &Outcome>> = BTreeMap::new();
-        let steps: Vec<Step> = matrix::STEPS
-            .into_iter()
-            .chain(matrix::STEPS_OF_REAL_CALICO)
-            .collect();
+        let steps = matrix::steps(true, true);
         for outcome in &self.cells {
             let Cell { step, edge, victim } = outcome.cell;
             let place = steps

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
+use api::migration::LegacyPods;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use crash_point::Edge;
 
@@ -12,7 +13,7 @@ use super::demo::pod_cidr::Mode;
 use super::interrupted;
 use super::up::ClusterArguments;
 use crate::cluster::{Cluster, PodNetwork};
-use crate::crash::matrix::{self, Round, STEPS, STEPS_OF_REAL_CALICO, Step, Victim};
+use crate::crash::matrix::{self, Round, Step, Victim};
 use crate::crash::pod_cidr::steps::{self, Cell, Leg};
 use crate::crash::{Bench, Matrix, pod_cidr, shorten_restart_delay};
 use crate::demo::Tools;
@@ -49,6 +50,9 @@ pub struct Arguments {
     /// From flannel: only these rounds, counted from 1, as FROM-TO. A whole matrix takes more than an hour.
     #[arg(long, value_name = "FROM-TO", value_parser = range)]
     pub rounds: Option<(usize, usize)>,
+    /// From flannel: leave the pods from before on flannel's bridge. Default: they are adopted.
+    #[arg(long)]
+    pub keep_pods: bool,
     /// Change of range: only these directions. Default: all.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LEG")]
     pub leg: Vec<Leg>,
@@ -82,7 +86,7 @@ fn range(text: &str) -> Result<(usize, usize), String> {
 
 /// The work to do in the cluster.
 enum Job {
-    FlannelToCalico(Vec<Round>),
+    FlannelToCalico(LegacyPods, Vec<Round>),
     PodCidr(Request, Vec<Cell>),
 }
 
@@ -188,9 +192,17 @@ impl Job {
                 }
                 arguments.cluster.start_on(PodNetwork::Flannel)?;
                 let steps = steps_from_flannel(arguments);
-                Ok(Self::FlannelToCalico(wanted(arguments, &steps)?))
+                let legacy_pods = if arguments.keep_pods {
+                    LegacyPods::Keep
+                } else {
+                    LegacyPods::Adopt
+                };
+                Ok(Self::FlannelToCalico(legacy_pods, wanted(arguments, &steps)?))
             }
             Kind::PodCidr => {
+                if arguments.keep_pods {
+                    bail!("--keep-pods applies to the migration from flannel: omit it");
+                }
                 if arguments.rounds.is_some() {
                     bail!("--rounds applies to the migration from flannel: use --leg and --step");
                 }
@@ -209,9 +221,9 @@ impl Job {
     async fn perform(&self, cluster: &Cluster, tools: &Tools) -> Result<Ended> {
         shorten_restart_delay(cluster).await?;
         match self {
-            Self::FlannelToCalico(rounds) => {
+            Self::FlannelToCalico(legacy_pods, rounds) => {
                 let operator = Operator::new(cluster, &tools.command_line);
-                let mut bench = Bench::new(cluster, operator);
+                let mut bench = Bench::new(cluster, operator, *legacy_pods);
                 let matrix = Matrix::run(&mut bench, rounds, &tools.calico).await;
                 Ok(Ended {
                     text: matrix.text(),
@@ -232,12 +244,7 @@ impl Job {
 }
 
 fn steps_from_flannel(arguments: &Arguments) -> Vec<Step> {
-    let more = if arguments.cluster.calico_bin.is_some() {
-        STEPS_OF_REAL_CALICO.as_slice()
-    } else {
-        &[]
-    };
-    STEPS.iter().chain(more).copied().collect()
+    matrix::steps(arguments.cluster.calico_bin.is_some(), !arguments.keep_pods)
 }
 
 /// The crashes while the range changes.

@@ -44,6 +44,7 @@ impl Victim {
             Self::CalicoNode => match step.leg {
                 Leg::There => {
                     ["GoalMixed", "RemoveConflist", "CreateProbePod", "Complete"].contains(&step.name)
+                        || STEPS_OF_ADOPTION.contains(&step)
                 }
                 Leg::Back => ["TurnAround", "Cordon", "Evict"].contains(&step.name),
                 Leg::Prepare | Leg::Undo => false,
@@ -174,7 +175,7 @@ const fn for_old_pods(step: Step) -> Step {
     }
 }
 
-/// Every step of a migration in place and of its rollback, in the order of execution.
+/// Every step of a migration in place and of its rollback, in the order of execution, whatever happens to the pods.
 pub const STEPS: [Step; 45] = [
     cluster(Leg::Prepare, "LabelNodes"),
     cluster(Leg::Prepare, "SelectNodes"),
@@ -223,11 +224,47 @@ pub const STEPS: [Step; 45] = [
     cluster(Leg::Undo, "RemoveLabels"),
 ];
 
+/// The steps of a node that adopts its pods, and of their return, in the order of execution.
+pub const STEPS_OF_ADOPTION: [Step; 25] = [
+    by_coordinator(Leg::There, "GoalCalico"),
+    by_agent(Leg::There, "OpenBridge"),
+    by_agent(Leg::There, "LoosenPodLinks"),
+    by_agent(Leg::There, "RoutePodsByLink"),
+    by_agent(Leg::There, "AnswerOnPodLinks"),
+    by_agent(Leg::There, "AcceptPodFrames"),
+    by_agent(Leg::There, "DeliverPodFrames"),
+    by_agent(Leg::There, "DetachPodLinks"),
+    by_agent(Leg::There, "RenamePodLinks"),
+    by_agent(Leg::There, "DeleteFirewallObject"),
+    by_agent(Leg::There, "KeepBridgeAddresses"),
+    by_agent(Leg::There, "DeleteBridge"),
+    by_agent(Leg::There, "RemoveFrameRules"),
+    by_agent(Leg::Back, "RestoreFirewallObject"),
+    for_old_pods(by_agent(Leg::Back, "RestoreBridge")),
+    for_old_pods(by_agent(Leg::Back, "ReturnPodLinks")),
+    for_old_pods(by_agent(Leg::Back, "AttachPodLinks")),
+    for_old_pods(by_agent(Leg::Back, "StopDeliveringPodFrames")),
+    for_old_pods(by_agent(Leg::Back, "StopAcceptingPodFrames")),
+    for_old_pods(by_agent(Leg::Back, "StopAnsweringOnPodLinks")),
+    for_old_pods(by_agent(Leg::Back, "RoutePodsByBridge")),
+    for_old_pods(by_agent(Leg::Back, "TightenPodLinks")),
+    for_old_pods(by_agent(Leg::Back, "DropBridgeAddresses")),
+    for_old_pods(by_agent(Leg::Back, "CloseBridge")),
+    for_old_pods(by_agent(Leg::Back, "RemoveFrameRules")),
+];
+
 /// Steps that exist only with the real Calico: the stand-in has no firewall.
 pub const STEPS_OF_REAL_CALICO: [Step; 2] = [
     by_agent(Leg::Back, "DeleteCalicoFirewall"),
     by_agent(Leg::Back, "DeleteCalicoSets"),
 ];
+
+/// Every step of a migration: with the real Calico, and with the adoption of pods.
+pub fn steps(is_real: bool, adopts: bool) -> Vec<Step> {
+    let of_adoption = STEPS_OF_ADOPTION.iter().filter(|_| adopts);
+    let of_real = STEPS_OF_REAL_CALICO.iter().filter(|_| is_real);
+    STEPS.iter().chain(of_adoption).chain(of_real).copied().collect()
+}
 
 /// One crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

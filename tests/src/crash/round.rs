@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use api::migration::{MigrationPhase, Strategy};
+use api::migration::{LegacyPods, MigrationPhase, Strategy};
 use crash_point::{Edge, Point};
+use engine::decision::WaitReason;
+use engine::reason::Reason;
 use serde::Serialize;
 use serde_json::json;
 
@@ -25,6 +27,8 @@ use crate::end_to_end::MigrationReader;
 const STEP: Duration = Duration::from_mins(4);
 /// Time limit for a killed coordinator to lead again: its Lease must expire first.
 const PATIENT: &str = "4m";
+/// `soakSeconds`: longer than a round, because adopted pods do not keep flannel.
+const SOAK_SECONDS: u32 = 7200;
 
 /// Result of one crash.
 #[derive(Clone, Debug, Serialize)]
@@ -49,6 +53,8 @@ pub struct Bench<'cluster> {
     cluster: &'cluster Cluster,
     /// The user's commands.
     operator: Operator,
+    /// What happens to the pods from before.
+    legacy_pods: LegacyPods,
     reader: MigrationReader,
     /// The host settings of the network on Calico, after a migration without crashes.
     undisturbed: Undisturbed,
@@ -56,10 +62,11 @@ pub struct Bench<'cluster> {
 
 impl<'cluster> Bench<'cluster> {
     /// Rounds on this cluster, which has replumb's test build.
-    pub fn new(cluster: &'cluster Cluster, operator: Operator) -> Self {
+    pub fn new(cluster: &'cluster Cluster, operator: Operator, legacy_pods: LegacyPods) -> Self {
         Self {
             cluster,
             operator,
+            legacy_pods,
             reader: MigrationReader::new(cluster),
             undisturbed: Undisturbed::default(),
         }
@@ -119,7 +126,10 @@ impl<'cluster> Bench<'cluster> {
         let request = Request {
             strategy: Strategy::InPlace,
             // The reasons to stop a rollout have their own cases: here the rollout must not wait for the user.
-            spec: json!({ "gates": { "maxLossRatio": 1.0, "maxGapMilliseconds": 60000 } }),
+            spec: json!({
+                "flannelToCalico": { "legacyPods": self.legacy_pods, "soakSeconds": SOAK_SECONDS },
+                "gates": { "maxLossRatio": 1.0, "maxGapMilliseconds": 60000 },
+            }),
             ..Request::default()
         };
         let file = self.operator.write_manifest(&manifest(&request))?;
@@ -170,8 +180,16 @@ impl<'cluster> Bench<'cluster> {
             self.arm(cell, node, next.as_ref()).await?;
             outcomes.push(self.cell(cell, node, next.as_ref(), finished).await?);
         }
-        self.until_phase("every node to be on Calico", MigrationPhase::Mixed)
-            .await
+        let on_calico = self
+            .reader
+            .until_migration("every node to be on Calico", STEP, |migration| {
+                let status = migration.status.as_ref();
+                status.is_some_and(|status| match self.legacy_pods {
+                    LegacyPods::Adopt => status.reason == Reason::from(WaitReason::NetworkSoak).as_str(),
+                    LegacyPods::Keep | LegacyPods::Restart => status.phase == MigrationPhase::Mixed,
+                })
+            });
+        on_calico.await.map(|_| ())
     }
 
     async fn until_phase(&self, what: &str, phase: MigrationPhase) -> Result<()> {

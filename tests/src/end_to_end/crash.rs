@@ -1,11 +1,12 @@
 //! Some crashes of the matrix of `cargo lab crash`: agent, coordinator and API server, during the migration and the rollback.
 
 use anyhow::{Context, Result, anyhow};
+use api::migration::LegacyPods;
 use crash_point::Edge;
 
 use super::Tally;
 use crate::cluster::Cluster;
-use crate::crash::matrix::{Cell, Leg, Round, STEPS, Victim};
+use crate::crash::matrix::{self, Cell, Leg, Round, Victim};
 use crate::crash::{Bench, Matrix, shorten_restart_delay};
 use crate::demo::Tools;
 use crate::demo::operator::Operator;
@@ -20,7 +21,8 @@ pub async fn crash(cluster: &Cluster, tools: &Tools) -> Tally {
     let Some(round) = tally.count("crash: begin", ready.await) else {
         return tally;
     };
-    let mut bench = Bench::new(cluster, Operator::new(cluster, &tools.command_line));
+    let operator = Operator::new(cluster, &tools.command_line);
+    let mut bench = Bench::new(cluster, operator, LegacyPods::Adopt);
     let matrix = Matrix::run(&mut bench, &[round], &tools.calico).await;
     println!("{}", matrix.text());
     for outcome in &matrix.cells {
@@ -46,18 +48,19 @@ fn round() -> Result<Round> {
         there: vec![
             cell(Leg::There, "RenameVxlanDevice", Victim::Agent)?,
             cell(Leg::There, "Import", Victim::Coordinator)?,
-            cell(Leg::There, "GoalMixed", Victim::ApiServer)?,
+            cell(Leg::There, "DetachPodLinks", Victim::ApiServer)?,
         ],
         back: vec![
             cell(Leg::Back, "ReturnVxlanDevice", Victim::Agent)?,
             cell(Leg::Back, "GoalFlannel", Victim::Coordinator)?,
+            cell(Leg::Back, "AttachPodLinks", Victim::Agent)?,
         ],
         undo: Some(cell(Leg::Undo, "ForgetNode", Victim::Coordinator)?),
     })
 }
 
 fn cell(leg: Leg, name: &str, victim: Victim) -> Result<Cell> {
-    let step = STEPS
+    let step = matrix::steps(false, true)
         .into_iter()
         .find(|step| step.leg == leg && step.name == name)
         .with_context(|| format!("{leg:?} has no step {name}"))?;
