@@ -1,5 +1,10 @@
 //! `ConnectionSample`: the connections of the pods of one node, as its agent has seen them. The policy preview reads them.
 
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "each printcolumn has a type of its own"
+)]
+
 use std::net::IpAddr;
 
 use jiff::Timestamp;

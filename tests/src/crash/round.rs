@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use api::migration::{LegacyPods, MigrationPhase, Strategy};
 use crash_point::{Edge, Point};
-use engine::decision::WaitReason;
-use engine::reason::Reason;
 use serde::Serialize;
 use serde_json::json;
 
@@ -19,7 +17,7 @@ use super::workload;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
 use crate::demo::MIGRATION;
-use crate::demo::flannel_to_calico::{Request, manifest};
+use crate::demo::flannel_to_calico::{Request, is_soaking, manifest};
 use crate::demo::operator::{Exit, Operator};
 use crate::end_to_end::MigrationReader;
 
@@ -184,10 +182,12 @@ impl<'cluster> Bench<'cluster> {
             .reader
             .until_migration("every node to be on Calico", STEP, |migration| {
                 let status = migration.status.as_ref();
-                status.is_some_and(|status| match self.legacy_pods {
-                    LegacyPods::Adopt => status.reason == Reason::from(WaitReason::NetworkSoak).as_str(),
-                    LegacyPods::Keep | LegacyPods::Restart => status.phase == MigrationPhase::Mixed,
-                })
+                match self.legacy_pods {
+                    LegacyPods::Adopt => is_soaking(migration),
+                    LegacyPods::Keep | LegacyPods::Restart => {
+                        status.is_some_and(|status| status.phase == MigrationPhase::Mixed)
+                    }
+                }
             });
         on_calico.await.map(|_| ())
     }

@@ -72,6 +72,12 @@ pub struct Run<'cluster> {
     held: Option<hold::Held>,
 }
 
+/// Whether every node is on Calico, no pod uses flannel, and only the soak time keeps flannel's `DaemonSet`.
+pub fn is_soaking(migration: &Migration) -> bool {
+    let status = migration.status.as_ref();
+    status.is_some_and(|status| status.reason == Reason::from(WaitReason::NetworkSoak).as_str())
+}
+
 /// Pods that must not be recreated without need: all except those of flannel, which end.
 fn counts(pod: &Pod) -> bool {
     pod.namespace().as_deref() != Some(FLANNEL_NAMESPACE)
@@ -124,22 +130,20 @@ impl<'cluster> Run<'cluster> {
         let migrations: Api<Migration> = Api::all(cluster.api().client());
         let logs = cluster.directory().logs();
         until("only the soak time keeps flannel", LIMIT, &logs, async || {
-            let status = migrations.get(MIGRATION).await?.status.unwrap_or_default();
+            let migration = migrations.get(MIGRATION).await?;
+            if is_soaking(&migration) {
+                return Ok(Observation::Done(()));
+            }
+            let status = migration.status.unwrap_or_default();
             ensure!(
                 status.phase != MigrationPhase::Halted,
                 "the Migration is halted: {}",
                 status.message
             );
-            Ok(
-                if status.reason == Reason::from(WaitReason::NetworkSoak).as_str() {
-                    Observation::Done(())
-                } else {
-                    Observation::NotYet(format!(
-                        "{:?}: {} {}",
-                        status.phase, status.reason, status.message
-                    ))
-                },
-            )
+            Ok(Observation::NotYet(format!(
+                "{:?}: {} {}",
+                status.phase, status.reason, status.message
+            )))
         })
         .await?;
         Ok(watch)

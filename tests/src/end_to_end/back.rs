@@ -1,5 +1,5 @@
-//! Migration and rollback: a network that does not start, an API server that is unavailable while a node is migrated, and then a
-//! rollback of everything. The traffic has no losses, and every host is as before.
+//! Migration and rollback: a network that does not start, an API server that is unavailable while a node is migrated, pods that are
+//! adopted, and then a rollback of everything. The traffic has no losses, and every host is as before.
 
 use ::flannel_to_calico::api::OrEmpty as _;
 use std::time::{Duration, Instant};
@@ -17,13 +17,15 @@ use super::in_place::verify_no_disruption;
 use super::migration_reader::MigrationReader;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
-use crate::demo::flannel_to_calico::{Request, Run};
+use crate::demo::flannel_to_calico::{Request, Run, is_soaking};
 use crate::demo::operator::Exit;
 use crate::demo::{Tools, ipam};
 
 const STEP: Duration = Duration::from_mins(3);
 /// `rollout.stepTimeoutSeconds`: sufficient for the start of calico-node on a busy machine.
 const STEP_TIMEOUT: u64 = 30;
+/// `soakSeconds`: longer than the case.
+const SOAK: u64 = 3600;
 /// Longest time from this timeout until the old network works again: a read, the steps, and a write that gets no answer.
 const RESTORED_WITHIN: Duration = Duration::from_secs(20);
 /// An image that does not exist.
@@ -38,7 +40,10 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
     let reader = MigrationReader::new(cluster);
     let request = Request {
         strategy: api::migration::Strategy::InPlace,
-        spec: serde_json::json!({ "rollout": { "stepTimeoutSeconds": STEP_TIMEOUT } }),
+        spec: serde_json::json!({
+            "flannelToCalico": { "legacyPods": "Adopt", "soakSeconds": SOAK },
+            "rollout": { "stepTimeoutSeconds": STEP_TIMEOUT },
+        }),
         ..Request::default()
     };
     let began = async {
@@ -63,14 +68,15 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
     );
     let corrected = async {
         set_image(cluster, &image).await?;
-        run.scene
-            .operator
-            .expect_within(Exit::Done, &["resume", "--wait"], 3 * STEP)
+        run.scene.operator.expect(Exit::Done, &["resume"]).await?;
+        let what = "every node is on Calico, and no pod uses flannel";
+        reader
+            .until_migration(what, 3 * STEP, is_soaking)
             .await
             .map(|_| ())
     };
     tally.count(
-        "back: after the correction every node changes to Calico",
+        "back: after the correction every node changes to Calico and adopts its pods",
         corrected.await,
     );
     tally.count("back: new pods get Calico's addresses", late(cluster).await);
