@@ -225,7 +225,7 @@ pub const STEPS: [Step; 45] = [
 ];
 
 /// The steps of a node that adopts its pods, and of their return, in the order of execution.
-pub const STEPS_OF_ADOPTION: [Step; 25] = [
+pub const STEPS_OF_ADOPTION: [Step; 24] = [
     by_coordinator(Leg::There, "GoalCalico"),
     by_agent(Leg::There, "OpenBridge"),
     by_agent(Leg::There, "LoosenPodLinks"),
@@ -250,7 +250,6 @@ pub const STEPS_OF_ADOPTION: [Step; 25] = [
     for_old_pods(by_agent(Leg::Back, "TightenPodLinks")),
     for_old_pods(by_agent(Leg::Back, "DropBridgeAddresses")),
     for_old_pods(by_agent(Leg::Back, "CloseBridge")),
-    for_old_pods(by_agent(Leg::Back, "RemoveFrameRules")),
 ];
 
 /// Steps that exist only with the real Calico: the stand-in has no firewall.
