@@ -13,7 +13,7 @@ use agent::host::processes::Processes;
 use agent::kinds::HostParts;
 use agent::kinds::flannel_to_calico::observe::{Observation, observe};
 use agent::metrics::Metrics;
-use flannel_to_calico::host::{HostSettings, Ipv6HostSettings};
+use flannel_to_calico::host::{AdoptionSettings, HostSettings, Ipv6HostSettings};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
@@ -106,6 +106,7 @@ pub struct Host {
     pub processes: Processes,
     ipv6: Option<Ipv6HostSettings>,
     pub adopt_pods: bool,
+    pub adoption: AdoptionSettings,
 }
 
 impl Host {
@@ -132,6 +133,7 @@ impl Host {
             processes: Processes::default(),
             ipv6: None,
             adopt_pods: false,
+            adoption: AdoptionSettings::default(),
         }
     }
 
@@ -272,6 +274,7 @@ impl Host {
             node_range_length: 24,
             ipv6: self.ipv6.clone(),
             adopt_pods: self.adopt_pods,
+            adoption: self.adoption.clone(),
         }
     }
 

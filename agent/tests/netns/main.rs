@@ -9,6 +9,7 @@
 )]
 
 mod adopt;
+mod adopt_not_taken;
 mod back;
 mod flood;
 mod host;
@@ -17,6 +18,7 @@ mod ipv6;
 mod listeners;
 mod path;
 mod pod_cidr;
+mod pods;
 mod rights;
 mod service_cidr;
 mod service_users;

@@ -135,6 +135,13 @@ pub struct NodeStatus {
 }
 
 impl NodeStatus {
+    /// Whether the agent has returned pods to `cni0` because calico-node has not taken their links. False without a report about
+    /// it.
+    pub fn has_returned_pods(&self) -> bool {
+        let mut pods = self.facts.iter().flat_map(|facts| &facts.legacy_pods);
+        pods.any(|pod| pod.not_taken_within.is_some())
+    }
+
     /// Whether adopted pods run on the host. False without a report about it.
     pub fn has_adopted_pods(&self) -> bool {
         self.facts.as_ref().is_some_and(HostFacts::has_adopted_pods)

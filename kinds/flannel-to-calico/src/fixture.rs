@@ -1,7 +1,7 @@
 //! Parts of a host for the tests of its decisions and checks.
 
 use super::facts::VxlanDevice;
-use super::host::HostSettings;
+use super::host::{AdoptionSettings, HostSettings};
 use engine::cni::CniDirectory;
 
 /// Settings with the defaults of flannel.
@@ -15,6 +15,7 @@ pub(super) fn settings() -> HostSettings {
         node_range_length: 24,
         ipv6: None,
         adopt_pods: false,
+        adoption: AdoptionSettings::default(),
     }
 }
 

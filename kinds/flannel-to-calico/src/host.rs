@@ -1,6 +1,7 @@
 //! Decisions of the agent: the phase of the host, and the next change to the host.
 
 mod adopt;
+mod adopt_back;
 mod adopt_step;
 mod dead_mans_switch;
 mod detach;
@@ -12,7 +13,7 @@ mod step;
 mod step_object;
 mod subnets;
 
-pub use adopt::{obstacles, pods_that_stay};
+pub use adopt::{AdoptionSettings, obstacles, pods_that_stay};
 pub use adopt_step::{PodAction, PodChange, PodEnd, frame_rule};
 pub use dead_mans_switch::{Orders, PodNetworkService, remaining_time, service};
 pub use detach::leftovers;
@@ -20,6 +21,8 @@ pub use device::calico_device_problem;
 pub use in_place::links_without_known_pod;
 pub use phase::phase;
 pub use rollback::changes;
+use std::collections::BTreeSet;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub use step::{HostStep, Undo};
@@ -55,6 +58,9 @@ pub struct HostSettings {
     /// `cni0` to a link of its own, without a restart. Defaults to false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopt_pods: bool,
+    /// `adoption` is how pods are adopted. Used if `adoptPods` is true.
+    #[serde(default, skip_serializing_if = "AdoptionSettings::is_default")]
+    pub adoption: AdoptionSettings,
 }
 
 /// `Ipv6HostSettings` is what an agent needs to know about IPv6.
@@ -136,6 +142,7 @@ impl HostSettings {
                 flannel_pods: true,
             }),
             adopt_pods: false,
+            adoption: AdoptionSettings::default(),
         }
     }
 
@@ -204,6 +211,8 @@ pub struct JournalState {
     pub unreverted: Vec<HostStep>,
     /// Whether the agent rolls the host back on its own, and the coordinator does not know it yet.
     pub without_coordinator: bool,
+    /// Sandboxes of pods whose links calico-node has not taken in time.
+    pub not_taken: BTreeSet<String>,
 }
 
 /// The next action of the agent.
@@ -259,6 +268,7 @@ pub enum HostDecision {
 ///     node_range_length: 24,
 ///     ipv6: None,
 ///     adopt_pods: false,
+///     adoption: Default::default(),
 /// };
 /// let next = |goal| decide(&facts, &settings, goal, &JournalState::default());
 /// assert_eq!(next(Goal::Held), HostDecision::Run(HostStep::WithdrawSubnetEnvironment));
@@ -271,12 +281,14 @@ pub fn decide(
     goal: Goal,
     remembered: &JournalState,
 ) -> HostDecision {
-    // After a crash during a rename, the link may be missing or incomplete: only the journal has its configuration.
+    // After a crash, a link may be missing or incomplete: only the journal has its configuration.
     match &remembered.interrupted {
         Some(
             step @ (HostStep::RenameVxlanDevice { from, .. } | HostStep::ReturnVxlanDevice { from, .. }),
         ) if facts.vxlan(from).is_none() => return HostDecision::Run(step.clone()),
-        Some(step @ HostStep::RestoreVxlanDevice(_)) => return HostDecision::Run(step.clone()),
+        Some(step @ (HostStep::RestoreVxlanDevice(_) | HostStep::RestoreBridge)) => {
+            return HostDecision::Run(step.clone());
+        }
         Some(_) | None => {}
     }
     let Some(wanted) = goal.phase() else {
@@ -285,6 +297,7 @@ pub fn decide(
     if goal == Goal::Flannel {
         return rollback::decide(facts, settings, remembered);
     }
+    let facts = &remembered.complete(facts, settings);
     let at = phase(facts, settings);
     let upkeep = match at {
         Phase::Swapped | Phase::Mixed => {
@@ -317,7 +330,7 @@ pub fn decide(
         Phase::Flannel => hold(facts),
         Phase::Held if in_place => in_place::swap(facts, settings),
         Phase::Swapped if in_place => attach(facts, settings),
-        Phase::Held | Phase::Swapped | Phase::Mixed => detach(facts, settings),
+        Phase::Held | Phase::Swapped | Phase::Mixed => detach(facts, settings, &remembered.unreverted),
         Phase::Detached => attach(facts, settings),
         Phase::Calico => HostDecision::Settled,
     }

@@ -210,6 +210,7 @@ mod tests {
             mac: String::new(),
             pod_link: None,
             obstacle: None,
+            not_taken_within: None,
         };
         HostFacts {
             legacy_pods: vec![pod("s1", "10.244.1.7", true), pod("s2", "10.244.1.8", false)],

@@ -50,7 +50,7 @@ pub async fn apply(
     }
     let saved = Saved {
         of_this: journal.before_interrupted(step).cloned().unwrap_or_default(),
-        of_change: journal.before_change(step).cloned().unwrap_or_default(),
+        of_change: journal.before_change(step).unwrap_or_default(),
     };
     perform(step, seen, &saved, paths, netlink).await?;
     crash_point::reach(name, Edge::Changed, None).await;

@@ -8,6 +8,7 @@ mod error;
 mod record;
 mod state;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -113,7 +114,7 @@ impl Journal {
     }
 
     /// The state before the change that this step undoes.
-    pub fn before_change(&self, undo: &HostStep) -> Option<&Before> {
+    pub fn before_change(&self, undo: &HostStep) -> Option<Before> {
         self.state.before_change(undo)
     }
 
@@ -196,13 +197,29 @@ impl Journal {
         self.append(now, Event::TakenNotice)
     }
 
+    /// Records that calico-node has not taken the links of the pods with these sandboxes in time.
+    ///
+    /// # Errors
+    ///
+    /// The journal cannot be written.
+    pub fn record_not_taken(
+        &mut self,
+        sandboxes: BTreeSet<String>,
+        now: Timestamp,
+    ) -> Result<(), JournalError> {
+        if sandboxes.is_subset(&self.state.not_taken) {
+            return Ok(());
+        }
+        self.append(now, Event::NotTaken { sandboxes })
+    }
+
     /// Records that the host is completely rolled back.
     ///
     /// # Errors
     ///
     /// The journal cannot be written.
     pub fn record_rollback(&mut self, now: Timestamp) -> Result<(), JournalError> {
-        if self.state.standing.is_empty() {
+        if self.state.standing.is_empty() && self.state.not_taken.is_empty() {
             return Ok(());
         }
         self.append(now, Event::CameBack)

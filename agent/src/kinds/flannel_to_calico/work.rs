@@ -3,13 +3,14 @@
 mod orders;
 mod report;
 mod step;
+mod taking;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use ::flannel_to_calico::api::NodeStatus;
 use api::node_migration::{FinishedStep, NodeMigrationSpec};
-use flannel_to_calico::host::{self, HostSettings, JournalState};
+use flannel_to_calico::host::{self, AdoptionSettings, HostSettings, JournalState};
 use flannel_to_calico::host_checks;
 use flannel_to_calico::phase::{Goal, Phase};
 use flannel_to_calico::settings::defaults;
@@ -18,6 +19,7 @@ use runtime::error::chain;
 use tokio::sync::watch;
 
 use self::report::{pending, report_of};
+use self::taking::TakingClock;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::paths::Paths;
 use crate::host::processes::Processes;
@@ -43,6 +45,8 @@ pub struct Worker {
     at: Option<Position>,
     /// Steps performed in this phase, each with its object.
     performed: BTreeSet<(&'static str, String)>,
+    /// Adopted pods that wait for calico-node.
+    taking: TakingClock,
 }
 
 /// State of a host on its way to the goal.
@@ -68,6 +72,7 @@ impl Worker {
             quiet: InactivityClock::new(),
             at: None,
             performed: BTreeSet::new(),
+            taking: TakingClock::default(),
         })
     }
 
@@ -128,10 +133,11 @@ impl Worker {
             Ok(goal) => (goal, self.missing_settings(spec)),
             Err(failure) => (Goal::Hold, Some(failure)),
         };
+        let journal = journal.and_then(|()| self.return_not_taken(&seen, &settings, goal));
         let outcome = self
             .perform_steps(&mut seen, &settings, &paths, goal, goals, failure)
             .await;
-        self.report(seen, &settings, orders.as_ref(), goal, &journal, outcome)
+        self.report(&seen, &settings, orders.as_ref(), goal, &journal, outcome)
     }
 
     fn fell_back(&self) -> Option<String> {
@@ -211,6 +217,7 @@ fn usual_settings(paths: &Paths) -> HostSettings {
         node_range_length: defaults::FLANNEL_SUBNET_LENGTH,
         ipv6: None,
         adopt_pods: false,
+        adoption: AdoptionSettings::default(),
         cni_configuration_directory: paths.cni_configuration.to_string_lossy().into_owned(),
     }
 }

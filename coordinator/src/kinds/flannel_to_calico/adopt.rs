@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ::flannel_to_calico::api::{NodeSpec, OrEmpty as _};
+use ::flannel_to_calico::api::{NodeSpec, NodeStatus, OrEmpty as _};
+use api::migration::Desired;
 use api::node_migration::NodeMigrationSpec;
-use api::{Migration, names};
+use api::{Migration, NodeMigration, names};
 use flannel_to_calico::host::HostSettings;
 use flannel_to_calico::objects::Pool;
 use jiff::Timestamp;
@@ -111,18 +112,35 @@ pub(super) async fn prepare_node(
 /// Updates the settings of every agent that has others: of an earlier version, or of a migration that was about to end.
 pub(super) async fn write_settings(pass: &Pass<'_>) -> Result<(), WriteError> {
     let (strategy, legacy_pods) = (pass.kind.strategy, pass.kind.legacy_pods);
-    let wanted = Some(HostSettings::for_agents(pass.settings, strategy, legacy_pods));
+    let settings = HostSettings::for_agents(pass.settings, strategy, legacy_pods);
     for object in pass.cache.node_migrations.state() {
-        if belongs_to(&object, pass.migration) && object.spec.flannel_to_calico.or_empty().host != wanted {
+        let of_kind = object.spec.flannel_to_calico.or_empty();
+        let mut wanted = settings.clone();
+        wanted.adoption.resumed_at = attempt(&object, pass.migration);
+        if belongs_to(&object, pass.migration) && of_kind.host.as_ref() != Some(&wanted) {
             let mut spec = object.spec.clone();
-            spec.flannel_to_calico
-                .get_or_insert_default()
-                .host
-                .clone_from(&wanted);
+            spec.flannel_to_calico.get_or_insert_default().host = Some(wanted);
             node_migrations::update_spec(pass.context, &object, &spec).await?;
         }
     }
     Ok(())
+}
+
+/// The resume that an agent has last been told of, for the adoption of pods. A later one is only told to an agent that has returned
+/// pods: for the others it changes nothing, and a large cluster has many of them.
+fn attempt(object: &NodeMigration, migration: &Migration) -> Option<Timestamp> {
+    let status = object
+        .status
+        .as_ref()
+        .map(|status| status.flannel_to_calico.or_empty());
+    let kind = migration.spec.flannel_to_calico.as_ref();
+    let goes_forward =
+        migration.spec.desired == Desired::Run && kind.is_none_or(|kind| kind.rollback_nodes.is_empty());
+    if goes_forward && status.is_some_and(NodeStatus::has_returned_pods) {
+        return migration.spec.resumed_at;
+    }
+    let host = object.spec.flannel_to_calico.or_empty().host.as_ref();
+    host.and_then(|host| host.adoption.resumed_at)
 }
 
 /// Nodes that joined and need the network label. On any other node, a missing label was removed by another writer.
@@ -155,3 +173,6 @@ pub async fn label_with_flannel(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,6 +39,10 @@ pub struct LegacyPod {
     /// `obstacle` is why the pod cannot be adopted, as the record of its attachment shows. Unset if nothing is known to prevent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
+    /// `notTakenWithin` is the time, in seconds, within which calico-node has not taken the link of the pod. The agent returns such
+    /// a pod to `cni0`, and does not try again until the migration is resumed. Unset otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_taken_within: Option<u32>,
 }
 
 /// `PodLink` is the link on the host that leads to a pod of the flannel network, and how far the pod has been adopted: moved from
@@ -88,6 +92,11 @@ impl LegacyPod {
                 .pod_link
                 .as_ref()
                 .is_some_and(|link| link.name == link.calico_name)
+    }
+
+    /// Whether the pod is adopted, and Felix has not taken its link yet.
+    pub fn waits_for_felix(&self) -> bool {
+        self.is_adopted() && self.pod_link.as_ref().is_some_and(|link| !link.taken)
     }
 
     /// Whether this record belongs to that pod. The address is not enough: after the end of a legacy pod Calico may assign its

@@ -1,10 +1,49 @@
 //! The decisions of an adoption: running pods of flannel become Calico's own, without a restart.
 
 use engine::words::names;
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::adopt_step::{PodAction, PodChange, PodEnd};
 use super::{BRIDGE, HostStep};
 use crate::facts::{HostFacts, LegacyPod, PodLink};
+
+/// `AdoptionSettings` is how running pods of flannel are adopted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AdoptionSettings {
+    /// `takingSeconds` is the time, in seconds, within which calico-node must take the link of an adopted pod. Afterwards the agent
+    /// returns the pod to `cni0`. Defaults to 60.
+    #[serde(default = "usual_taking_seconds")]
+    pub taking_seconds: u32,
+    /// `resumedAt` is the value of `spec.resumedAt` of the Migration at the last attempt. When it changes, the agent adopts the
+    /// pods again that it has returned. Unset if the migration was never resumed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub resumed_at: Option<Timestamp>,
+}
+
+/// Felix takes a link within two seconds. A calico-node that restarts needs some ten seconds more.
+fn usual_taking_seconds() -> u32 {
+    60
+}
+
+impl Default for AdoptionSettings {
+    fn default() -> Self {
+        Self {
+            taking_seconds: usual_taking_seconds(),
+            resumed_at: None,
+        }
+    }
+}
+
+impl AdoptionSettings {
+    /// Whether every value is the default.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
 
 /// The next change that adopts the pods of `cni0`; `None` if no pod remains that can be adopted.
 pub(super) fn next(facts: &HostFacts) -> Option<HostStep> {
@@ -41,6 +80,13 @@ fn obstacle(pod: &LegacyPod, facts: &HostFacts) -> Option<String> {
     let Some(link) = &pod.pod_link else {
         return Some(format!("link {} does not match the record of the pod", pod.link));
     };
+    if let Some(seconds) = pod.not_taken_within {
+        return Some(format!(
+            "calico-node has not taken link {} within {seconds} s (find the reason in the log of calico-node, then `kubectl \
+             replumb resume`)",
+            link.calico_name
+        ));
+    }
     if pod.mac.is_empty() {
         return Some("the record of the pod has no MAC address".to_owned());
     }
@@ -68,12 +114,17 @@ pub fn obstacles(facts: &HostFacts) -> Vec<String> {
         .collect()
 }
 
-/// The pods that stay on `cni0` because they cannot be adopted; empty while other pods are to be adopted.
+/// The pods that stay on `cni0` because they cannot be adopted; empty while other pods are to be adopted, wait for Felix, or return
+/// to `cni0`.
 pub fn pods_that_stay(facts: &HostFacts) -> Vec<String> {
-    match next(facts) {
-        Some(_) => Vec::new(),
-        None => obstacles(facts),
+    let is_on_its_way = |pod: &LegacyPod| {
+        let returns = pod.not_taken_within.is_some() && pod.pod_link.is_some() && !pod.attached;
+        returns || pod.waits_for_felix()
+    };
+    if next(facts).is_some() || facts.legacy_pods.iter().any(is_on_its_way) {
+        return Vec::new();
     }
+    obstacles(facts)
 }
 
 /// The sentence for pods that stay on `cni0`.
@@ -92,9 +143,9 @@ pub(super) fn not_taken(facts: &HostFacts) -> Option<String> {
     let waiting: Vec<String> = facts
         .legacy_pods
         .iter()
-        .filter(|pod| pod.is_adopted())
+        .filter(|pod| pod.waits_for_felix())
         .filter_map(|pod| {
-            let link = pod.pod_link.as_ref().filter(|link| !link.taken)?;
+            let link = pod.pod_link.as_ref()?;
             Some(format!("{} of pod {}/{}", link.name, pod.namespace, pod.name))
         })
         .collect();

@@ -143,6 +143,21 @@ impl PodChange {
         })
     }
 
+    /// What remains of a change after this reversal: the pods that the reversal does not name; `None` if none remains.
+    pub(super) fn remainder(&self, change: &Self) -> Option<Self> {
+        let is_reverted = |end: &PodEnd| self.pods.iter().any(|other| other.sandbox == end.sandbox);
+        let pods: Vec<PodEnd> = change
+            .pods
+            .iter()
+            .filter(|end| self.action != change.action || !is_reverted(end))
+            .cloned()
+            .collect();
+        (!pods.is_empty()).then_some(Self {
+            action: change.action,
+            pods,
+        })
+    }
+
     /// Whether the action is done for every one of the pods that runs.
     pub(super) fn is_done(&self, facts: &HostFacts) -> bool {
         self.running(facts)

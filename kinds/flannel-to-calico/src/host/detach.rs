@@ -5,7 +5,7 @@ use engine::words::{names, number};
 
 use super::device::{flannel_devices, renames};
 use super::step_object::describe_firewall_object;
-use super::{BRIDGE, HostDecision, HostSettings, HostStep, adopt, subnets};
+use super::{BRIDGE, HostDecision, HostSettings, HostStep, adopt, adopt_back, subnets};
 use crate::cni;
 use crate::facts::{Found, HostFacts};
 
@@ -56,14 +56,15 @@ pub(super) fn hold(facts: &HostFacts) -> HostDecision {
     HostDecision::Run(HostStep::WithdrawSubnetEnvironment)
 }
 
-pub(super) fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
+/// `standing` are the changes that were made and not reverted.
+pub(super) fn detach(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) -> HostDecision {
     if let Found::Malformed(problem) = &facts.bridge {
         return HostDecision::Halt(format!(
             "{problem}. The link is not flannel's, so replumb does not delete it: rename or delete the link"
         ));
     }
     if settings.adopt_pods
-        && let Some(step) = adopt::next(facts)
+        && let Some(step) = adopt_back::not_taken(facts, standing).or_else(|| adopt::next(facts))
     {
         return HostDecision::Run(step);
     }

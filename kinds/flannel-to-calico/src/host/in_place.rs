@@ -41,7 +41,7 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     if let Some(tunnel) = tunnels.iter().find(|tunnel| tunnel.name(facts).is_none()) {
         // The host has restarted in between: no pod runs on the bridge, and Felix creates the tunnel.
         if !facts.legacy_pods.iter().any(LegacyPod::is_running) {
-            return detach(facts, settings);
+            return detach(facts, settings, &[]);
         }
         return HostDecision::Halt(format!(
             "link {} does not exist, so there is nothing to rename: restart flannel's pod on this node, or use \

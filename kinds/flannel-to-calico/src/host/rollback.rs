@@ -2,10 +2,9 @@
 //!
 //! No packet of a running pod is lost: at every moment the tunnel exists under one of its two names.
 
-use super::adopt_step::{PodAction, PodChange, PodEnd};
 use super::dead_mans_switch::calico_has_written;
 use super::in_place::two_tunnels;
-use super::{HostDecision, HostSettings, HostStep, JournalState};
+use super::{HostDecision, HostSettings, HostStep, JournalState, adopt_back};
 use crate::cni;
 use crate::facts::HostFacts;
 use engine::words::names;
@@ -160,7 +159,7 @@ fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) ->
         .iter()
         .any(answered)
         .then_some(HostStep::StopAnsweringForAddresses);
-    let returning = returning(facts, standing);
+    let returning = adopt_back::all(facts, standing);
     conflists
         .chain(calicos)
         .chain(firewall)
@@ -183,45 +182,5 @@ fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) ->
             let of_pods = matches!(step, HostStep::RevertPods(_));
             of_bridge || of_pods || !step.is_done(facts)
         })
-        .collect()
-}
-
-/// The steps that return adopted pods to `cni0`, in order.
-fn returning(facts: &HostFacts, standing: &[HostStep]) -> Vec<HostStep> {
-    let changes = |action: PodAction| {
-        standing.iter().filter_map(move |step| match step {
-            HostStep::ChangePods(change) if change.action == action => Some(change),
-            _ => None,
-        })
-    };
-    let runs = |change: &&PodChange| {
-        let is_running = |end: &PodEnd| {
-            let mut pods = facts.legacy_pods.iter();
-            pods.any(|pod| pod.sandbox == end.sandbox && pod.pod_link.is_some())
-        };
-        change.pods.iter().any(is_running)
-    };
-    let reverts: Vec<HostStep> = PodAction::ALL
-        .iter()
-        .rev()
-        .flat_map(|action| changes(*action))
-        .filter(runs)
-        .map(|change| HostStep::RevertPods(change.clone()))
-        .collect();
-    let restored = (!reverts.is_empty()).then_some(HostStep::RestoreBridge);
-    let was_opened = standing.contains(&HostStep::OpenBridge);
-    let kept = standing.iter().filter_map(|step| match step {
-        HostStep::KeepBridgeAddresses(addresses) => Some(HostStep::DropBridgeAddresses(addresses.clone())),
-        _ => None,
-    });
-    let closed = was_opened.then_some(HostStep::CloseBridge);
-    let rules = (!facts.calico.frame_rules.is_empty())
-        .then(|| HostStep::RemoveFrameRules(facts.calico.frame_rules.clone()));
-    restored
-        .into_iter()
-        .chain(reverts)
-        .chain(kept)
-        .chain(closed)
-        .chain(rules)
         .collect()
 }

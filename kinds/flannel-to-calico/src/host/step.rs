@@ -195,6 +195,17 @@ impl HostStep {
         }
     }
 
+    /// What remains of a change after this step: nothing if the step reverts it completely, the change itself if the step reverts
+    /// nothing of it.
+    pub fn remainder(&self, change: &Self) -> Option<Self> {
+        match (self, change) {
+            (Self::RevertPods(reverted), Self::ChangePods(change)) => {
+                reverted.remainder(change).map(Self::ChangePods)
+            }
+            _ => (!self.reverts(change)).then(|| change.clone()),
+        }
+    }
+
     /// Whether this step reverts that change completely.
     pub fn reverts(&self, change: &Self) -> bool {
         let renamed_back = |from: &str, to: &str| match self {
@@ -206,6 +217,10 @@ impl HostStep {
             // The link under its other name was renamed back, or the link was created again.
             Self::DeleteVxlanDevice(name) => match self {
                 Self::ReturnVxlanDevice { to, .. } | Self::RestoreVxlanDevice(to) => to == name,
+                _ => false,
+            },
+            Self::ChangePods(_) => match self {
+                Self::RevertPods(_) => self.remainder(change).is_none(),
                 _ => false,
             },
             other => other.undo() == Undo::By(self.clone()),

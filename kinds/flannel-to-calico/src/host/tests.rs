@@ -97,6 +97,7 @@ fn legacy_pod(sandbox: &str, link: &str, address: &str) -> LegacyPod {
         mac: String::new(),
         pod_link: None,
         obstacle: None,
+        not_taken_within: None,
     }
 }
 
@@ -819,6 +820,7 @@ fn each_step_has_its_own_name_and_an_object() {
 mod adopt;
 mod back;
 mod ipv6;
+mod not_taken;
 
 /// An unread process may be flanneld, so the agent does not take a step that needs the end of flanneld. A running flanneld is
 /// named itself.

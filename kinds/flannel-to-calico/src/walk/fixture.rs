@@ -90,6 +90,7 @@ pub(super) fn legacy_pod(name: &str, address: &str, attached: bool) -> LegacyPod
         mac: String::new(),
         pod_link: None,
         obstacle: None,
+        not_taken_within: None,
     }
 }
 

@@ -7,7 +7,9 @@ use agent::report::Report;
 use anyhow::Result;
 use api::FailureCategory;
 use api::node_migration::{Failure, NodeMigrationSpec, NodeMigrationStatus};
-use flannel_to_calico::host::{self, HostDecision, HostSettings, HostStep, JournalState, Undo};
+use flannel_to_calico::host::{
+    self, AdoptionSettings, HostDecision, HostSettings, HostStep, JournalState, Undo,
+};
 use flannel_to_calico::host_checks::{self, Subject};
 use flannel_to_calico::phase::Goal;
 use ipnet::Ipv4Net;
@@ -55,9 +57,8 @@ impl Flannel {
         let mut failure = None;
         for _ in 0..MOST_STEPS {
             let remembered = JournalState {
-                interrupted: None,
                 unreverted: self.standing.clone(),
-                without_coordinator: false,
+                ..JournalState::default()
             };
             match host::decide(&self.host.facts, &settings, goal, &remembered) {
                 HostDecision::Run(step) => self.perform(step),
@@ -114,7 +115,11 @@ impl Flannel {
 
     fn perform(&mut self, step: HostStep) {
         perform(&mut self.host, &step);
-        self.standing.retain(|standing| !step.reverts(standing));
+        let remaining = self
+            .standing
+            .iter()
+            .filter_map(|standing| step.remainder(standing));
+        self.standing = remaining.collect();
         match step.undo() {
             Undo::By(_) => self.standing.push(step),
             Undo::Nothing(_) => {}
@@ -133,6 +138,7 @@ fn usual_settings() -> HostSettings {
         node_range_length: 24,
         ipv6: None,
         adopt_pods: false,
+        adoption: AdoptionSettings::default(),
     }
 }
 

@@ -217,6 +217,7 @@ impl Host {
                         mac: String::new(),
                         pod_link: None,
                         obstacle: None,
+                        not_taken_within: None,
                     });
                 }
                 Attached::ToCalico => calicos.push(format!("cali{short}")),

@@ -1,6 +1,7 @@
 //! Adoption of pods: changes to the links of pods, and to the bridge that the links leave.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use flannel_to_calico::host::{BRIDGE, KEPT_LABEL, PodAction, PodChange, PodEnd};
 
@@ -75,7 +76,8 @@ impl<'step> Adoption<'step> {
     pub(super) async fn revert(&self, change: &PodChange, saved: &Before) -> Result<(), ApplyError> {
         match change.action {
             PodAction::Loosen | PodAction::Answer => {
-                return super::back::restore_parameters(self.step, saved);
+                let of_pods = parameters_of(saved, change);
+                return super::back::restore_parameters(self.step, &of_pods);
             }
             PodAction::Accept => return self.stop_accepting(&rules(change)).await,
             PodAction::Route | PodAction::Deliver | PodAction::Detach | PodAction::Rename => {}
@@ -239,6 +241,24 @@ impl<'step> Adoption<'step> {
             let link = self.seen.snapshot.link(&pod.pod_link.as_ref()?.name)?;
             Some((end, link))
         })
+    }
+}
+
+/// The saved parameters of the links of these pods: the change may have named others, too.
+fn parameters_of(saved: &Before, change: &PodChange) -> Before {
+    let is_named = |path: &Path| {
+        let mut parts = path.components();
+        parts.any(|part| {
+            change
+                .pods
+                .iter()
+                .any(|end| part.as_os_str() == end.link.as_str())
+        })
+    };
+    let texts = saved.texts.iter().filter(|(path, _)| is_named(path));
+    Before {
+        texts: texts.map(|(path, value)| (path.clone(), value.clone())).collect(),
+        ..Before::default()
     }
 }
 

@@ -119,6 +119,8 @@ pub fn legacy_pods(
                 mac: attachment.mac.clone(),
                 pod_link: pod_link_of(snapshot, attachment, parameters),
                 obstacle: obstacle(attachment),
+                // Only the journal knows.
+                not_taken_within: None,
             }
         })
         .collect();

@@ -1,6 +1,6 @@
 //! One record of the journal: the state before a change, as one line of JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 
@@ -74,6 +74,26 @@ impl Before {
             texts,
         }
     }
+
+    /// This state and an earlier one of other objects, or of the same ones: the earlier value of a text counts.
+    pub(super) fn joined(mut self, earlier: &Self) -> Self {
+        self.texts.extend(earlier.texts.clone());
+        if let Some(network) = &earlier.network {
+            let links = &mut self.network.get_or_insert_default().links;
+            links.splice(0..0, network.links.iter().cloned());
+        }
+        self
+    }
+}
+
+impl Change {
+    /// What remains of the change after this step.
+    pub(super) fn after(self, step: &HostStep) -> Option<Self> {
+        Some(Self {
+            step: step.remainder(&self.step)?,
+            before: self.before,
+        })
+    }
 }
 
 impl SavedFile {
@@ -117,6 +137,10 @@ pub(super) enum Event {
     },
     /// The coordinator knows about the automatic rollback.
     TakenNotice,
+    /// calico-node has not taken the links of these pods in time: they return to `cni0`.
+    NotTaken {
+        sandboxes: BTreeSet<String>,
+    },
     /// The host is rolled back: no change stands any more, also if another program has undone it.
     CameBack,
     /// Summary of the earlier records, which were removed.
@@ -127,6 +151,8 @@ pub(super) enum Event {
         orders: Option<Orders>,
         #[serde(default)]
         fell_back: Option<String>,
+        #[serde(default)]
+        not_taken: BTreeSet<String>,
     },
 }
 

@@ -1,5 +1,7 @@
 //! The state that the records of the journal add up to. No I/O.
 
+use std::collections::BTreeSet;
+
 use api::node_migration::FinishedStep;
 use flannel_to_calico::host::{HostStep, JournalState, Orders, Undo};
 use jiff::Timestamp;
@@ -26,6 +28,8 @@ pub(super) struct State {
     pub done: Vec<FinishedStep>,
     pub orders: Option<Orders>,
     pub fell_back: Option<String>,
+    /// Sandboxes of pods whose links calico-node has not taken in time.
+    pub not_taken: BTreeSet<String>,
     /// When the last record was written.
     pub last_at: Option<Timestamp>,
 }
@@ -42,16 +46,23 @@ impl State {
             interrupted: self.open_step().cloned(),
             unreverted: self.standing.iter().map(|change| change.step.clone()).collect(),
             without_coordinator: self.fell_back.is_some(),
+            not_taken: self.not_taken.clone(),
         }
     }
 
-    /// The state before the change that this step undoes.
-    pub(super) fn before_change(&self, undo: &HostStep) -> Option<&Before> {
-        self.standing
+    /// The state before the change that this step undoes. Several changes may have named a pod, the later ones after a crash in
+    /// the middle of the first: the first one has the state from before all of them.
+    pub(super) fn before_change(&self, undo: &HostStep) -> Option<Before> {
+        let mut reverted = self
+            .standing
             .iter()
             .rev()
-            .find(|change| undo.reverts(&change.step))
-            .map(|change| &change.before)
+            .filter(|change| undo.remainder(&change.step).as_ref() != Some(&change.step));
+        let newest = reverted.next()?.before.clone();
+        Some(match undo {
+            HostStep::RevertPods(_) => reverted.fold(newest, |later, change| later.joined(&change.before)),
+            _ => newest,
+        })
     }
 
     /// The state before this step, if it was started and not finished.
@@ -69,6 +80,7 @@ impl State {
             done: self.done.clone(),
             orders: self.orders.clone(),
             fell_back: self.fell_back.clone(),
+            not_taken: self.not_taken.clone(),
         }
     }
 
@@ -77,19 +89,31 @@ impl State {
         self.sequence = record.sequence;
         self.last_at = Some(record.at);
         match &record.event {
-            Event::Ordered(orders) => self.orders = Some(orders.clone()),
+            Event::Ordered(orders) => {
+                let attempt = |orders: &Orders| orders.settings.adoption.resumed_at;
+                if self.orders.as_ref().map(attempt) != Some(attempt(orders)) {
+                    self.not_taken.clear();
+                }
+                self.orders = Some(orders.clone());
+            }
+            Event::NotTaken { sandboxes } => self.not_taken.extend(sandboxes.iter().cloned()),
             Event::FellBack { why } => self.fell_back = Some(why.clone()),
             Event::TakenNotice => self.fell_back = None,
-            Event::CameBack => self.standing.clear(),
+            Event::CameBack => {
+                self.standing.clear();
+                self.not_taken.clear();
+            }
             Event::Kept {
                 standing,
                 done,
                 orders,
                 fell_back,
+                not_taken,
             } => {
                 self.open = None;
                 self.orders.clone_from(orders);
                 self.fell_back.clone_from(fell_back);
+                self.not_taken.clone_from(not_taken);
                 self.standing.clone_from(standing);
                 self.done.clone_from(done);
             }
@@ -101,7 +125,13 @@ impl State {
                 });
             }
             Event::Finished { step } => {
-                self.standing.retain(|change| !step.reverts(&change.step));
+                self.standing = std::mem::take(&mut self.standing)
+                    .into_iter()
+                    .filter_map(|change| change.after(step))
+                    .collect();
+                if let HostStep::ForgetLegacyPod(sandbox) = step {
+                    self.not_taken.remove(sandbox);
+                }
                 let began = self
                     .open
                     .take()

@@ -3,6 +3,8 @@ use std::fs;
 use super::state::SHOWN_STEPS;
 use super::*;
 use api::FailureCategory;
+use flannel_to_calico::host::{AdoptionSettings, HostSettings, PodAction, PodChange, PodEnd};
+use flannel_to_calico::phase::Goal;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -175,7 +177,7 @@ fn a_change_stands_until_it_is_undone() {
     assert_eq!(journal.remembered().unreverted, [change]);
     let undo = HostStep::StopAnsweringForPods;
     let before = journal.before_change(&undo).unwrap();
-    assert_eq!(*before, texts(&[("proxy_delay", "80"), ("proxy_arp", "0")]));
+    assert_eq!(before, texts(&[("proxy_delay", "80"), ("proxy_arp", "0")]));
     journal.begin(&undo, Before::default(), at(4)).unwrap();
     assert_eq!(
         journal.remembered().unreverted.len(),
@@ -243,6 +245,95 @@ fn a_long_journal_is_compacted_to_standing_changes() {
     let journal = reopen(journal).unwrap();
     assert_eq!(journal.remembered().unreverted, [change]);
     let undo = HostStep::RestoreSubnetEnvironment;
-    assert_eq!(journal.before_change(&undo), Some(&kept));
+    assert_eq!(journal.before_change(&undo), Some(kept));
     assert_eq!(journal.done().len(), SHOWN_STEPS);
+}
+
+fn answering(pods: &[&str]) -> PodChange {
+    let end = |name: &&str| PodEnd {
+        sandbox: (*name).to_owned(),
+        link: format!("veth{name}"),
+        calico_link: format!("cali{name}"),
+        mac: "0a:58:0a:f4:01:02".to_owned(),
+        addresses: vec!["10.244.1.2".parse().unwrap()],
+    };
+    PodChange {
+        action: PodAction::Answer,
+        pods: pods.iter().map(end).collect(),
+    }
+}
+
+#[test]
+fn a_change_of_two_pods_stands_for_the_other_one_once_one_has_returned() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path()).unwrap();
+    let both = HostStep::ChangePods(answering(&["1", "2"]));
+    journal
+        .begin(
+            &both,
+            texts(&[("veth1/delay", "80"), ("veth2/delay", "81")]),
+            at(1),
+        )
+        .unwrap();
+    // A crash in the middle: the second pod is left, and its parameter has been changed.
+    let second = HostStep::ChangePods(answering(&["2"]));
+    journal
+        .begin(&second, texts(&[("veth2/delay", "0")]), at(2))
+        .unwrap();
+    journal.finish(&second, at(3)).unwrap();
+    let mut journal = reopen(journal).unwrap();
+    let back = HostStep::RevertPods(answering(&["2"]));
+    let before = journal.before_change(&back).unwrap();
+    assert_eq!(before, texts(&[("veth1/delay", "80"), ("veth2/delay", "81")]));
+    journal.begin(&back, Before::default(), at(4)).unwrap();
+    journal.finish(&back, at(5)).unwrap();
+    let journal = reopen(journal).unwrap();
+    let first = HostStep::ChangePods(answering(&["1"]));
+    assert_eq!(journal.remembered().unreverted, [first]);
+    assert_eq!(journal.before_change(&back), None);
+}
+
+#[test]
+fn pods_that_are_not_taken_are_remembered_until_a_resume_or_their_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path()).unwrap();
+    let orders = |resumed_at: Option<i64>| Orders {
+        goal: Goal::Calico,
+        settings: HostSettings {
+            vni: 1,
+            port: 8472,
+            mtu: 1450,
+            cni_configuration_directory: "/etc/cni/net.d".to_owned(),
+            block_size: 26,
+            node_range_length: 24,
+            ipv6: None,
+            adopt_pods: true,
+            adoption: AdoptionSettings {
+                resumed_at: resumed_at.map(at),
+                ..AdoptionSettings::default()
+            },
+        },
+        time_limit: None,
+    };
+    let sandboxes =
+        |names: &[&str]| -> BTreeSet<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+    journal.record_goal(orders(None), at(1)).unwrap();
+    journal.record_not_taken(sandboxes(&["s1", "s2"]), at(2)).unwrap();
+    let length = fs::metadata(journal.path()).unwrap().len();
+    journal.record_not_taken(sandboxes(&["s1"]), at(3)).unwrap();
+    assert_eq!(fs::metadata(journal.path()).unwrap().len(), length, "nothing new");
+    // Another order is no resume.
+    let mut other = orders(None);
+    other.goal = Goal::Mixed;
+    journal.record_goal(other, at(4)).unwrap();
+    journal
+        .finish(&HostStep::ForgetLegacyPod("s2".to_owned()), at(5))
+        .unwrap();
+    let summary = Record::new(9, at(6), journal.state.summary());
+    let path = journal.path();
+    fs::write(&path, summary.line().unwrap()).unwrap();
+    let mut journal = reopen(journal).unwrap();
+    assert_eq!(journal.remembered().not_taken, sandboxes(&["s1"]));
+    journal.record_goal(orders(Some(7)), at(7)).unwrap();
+    assert_eq!(journal.remembered().not_taken, BTreeSet::new());
 }

@@ -17,14 +17,14 @@ impl Worker {
     /// The report of a host that was read.
     pub(super) fn report(
         &mut self,
-        seen: Observation,
+        seen: &Observation,
         settings: &HostSettings,
         orders: Option<&Orders>,
         goal: Goal,
         journal: &Result<(), String>,
         outcome: Outcome,
     ) -> Report {
-        let at = self.set_position(&seen, settings);
+        let at = self.set_position(seen, settings);
         let phase = at.phase;
         let subject = Subject {
             node: &self.configuration.node,
@@ -41,14 +41,16 @@ impl Worker {
             journal,
         ));
         let fell_back = self.fell_back();
+        let remembered = self.remembered();
+        let facts = remembered.complete(&seen.facts, settings).into_owned();
         let of_host = NodeStatus {
             phase: Some(phase),
             leftovers: host::leftovers(&seen.facts, settings),
-            changes: host::changes(&seen.facts, settings, &self.remembered().unreverted),
+            changes: host::changes(&seen.facts, settings, &remembered.unreverted),
             goal: Some(goal),
             automatic_rollback: fell_back.clone(),
             checks,
-            facts: Some(seen.facts),
+            facts: Some(facts),
             ..NodeStatus::default()
         };
         Report {
@@ -100,10 +102,12 @@ pub(super) fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pend
         Goal::Flannel => of_host.changes.is_empty(),
         _ => goal.phase().is_none_or(|wanted| of_host.phase >= Some(wanted)),
     };
-    let process = of_host
-        .facts
-        .as_ref()
-        .is_some_and(|facts| facts.flanneld_running || facts.calico.node_running);
+    let facts = of_host.facts.as_ref();
+    // Pods that cannot be adopted stay for days. The kernel announces their end.
+    let host = spec.and_then(|spec| spec.flannel_to_calico.or_empty().host.as_ref());
+    let adopts = goal == Goal::Calico && host.is_some_and(|host| host.adopt_pods);
+    let reached = reached || (adopts && facts.is_some_and(|facts| !host::pods_that_stay(facts).is_empty()));
+    let process = facts.is_some_and(|facts| facts.flanneld_running || facts.calico.node_running);
     match (reached, goal) {
         (false, _) if process => Pending::Process,
         (false, _) => Pending::Change,

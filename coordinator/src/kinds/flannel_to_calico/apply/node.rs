@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::flannel_to_calico::api::LabelRecord;
 use ::flannel_to_calico::api::OrEmpty as _;
 use api::node_migration::NodeMigrationSpec;
-use api::{Announcement, NodeMigration, names};
+use api::{Announcement, Migration, NodeMigration, names};
 use crash_point::Edge;
 use engine::decision::{Decision, Wait, WaitReason};
 use flannel_to_calico::node::{NodeStep, NodeView, Policy, Stage, at_deadline};
@@ -143,7 +143,7 @@ impl StepExecutor<'_> {
                     pending: None,
                 };
             }
-            NodeStep::Goal(goal) => spec.flannel_to_calico.get_or_insert_default().goal = *goal,
+            NodeStep::Goal(goal) => set_goal(*goal, migration, spec),
             NodeStep::Import(allocations) => {
                 return import::import(context, &own(spec), allocations, spec).await;
             }
@@ -186,6 +186,15 @@ impl StepExecutor<'_> {
             }
         }
         Ok(Outcome::Written)
+    }
+}
+
+fn set_goal(goal: Goal, migration: &Migration, spec: &mut NodeMigrationSpec) {
+    let of_kind = spec.flannel_to_calico.get_or_insert_default();
+    of_kind.goal = goal;
+    // A resume from before is no reason to adopt pods again that the agent will have returned.
+    if let Some(host) = of_kind.host.as_mut().filter(|host| host.adopt_pods) {
+        host.adoption.resumed_at = migration.spec.resumed_at;
     }
 }
 

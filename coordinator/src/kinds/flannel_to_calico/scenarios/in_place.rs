@@ -50,6 +50,7 @@ fn leftover_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
         mac: String::new(),
         pod_link: None,
         obstacle: None,
+        not_taken_within: None,
     })
 }
 
@@ -68,6 +69,7 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
         mac: String::new(),
         pod_link: None,
         obstacle: None,
+        not_taken_within: None,
     });
     let bridge = Bridge {
         name: "cni0".to_owned(),

@@ -59,6 +59,7 @@ pub(super) fn legacy_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
         mac: String::new(),
         pod_link: None,
         obstacle: None,
+        not_taken_within: None,
     })
 }
 

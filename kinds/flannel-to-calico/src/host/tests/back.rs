@@ -30,7 +30,7 @@ impl Machine {
     }
 
     /// The host and its journal after a step. `cut` means a crash in the middle of the step.
-    fn performed(&self, step: &HostStep, cut: bool) -> Self {
+    pub(super) fn performed(&self, step: &HostStep, cut: bool) -> Self {
         let mut after = Self {
             settings: self.settings.clone(),
             facts: perform(step, &self.facts, cut),
@@ -38,7 +38,13 @@ impl Machine {
         };
         after.remembered.interrupted = cut.then(|| step.clone());
         let standing = &mut after.remembered.unreverted;
-        standing.retain(|change| change != step && (cut || !step.reverts(change)));
+        standing.retain(|change| change != step);
+        if !cut {
+            *standing = standing
+                .iter()
+                .filter_map(|change| step.remainder(change))
+                .collect();
+        }
         if matches!(step.undo(), Undo::By(_)) {
             standing.push(step.clone());
         }
@@ -48,7 +54,7 @@ impl Machine {
     /// The other programs act: flannel's pod ends, Calico's pod starts and Felix writes to the host, pods end.
     fn world(&self, goal: Goal) -> Self {
         let mut after = self.clone();
-        if goal == Goal::Calico && adopt::felix_acts(&mut after.facts) {
+        if goal == Goal::Calico && adopt::felix_acts(&mut after.facts, &after.remembered.not_taken) {
             return after;
         }
         if goal == Goal::Flannel {
@@ -92,7 +98,8 @@ impl Machine {
             let now = all.last().unwrap().clone();
             match decide(&now.facts, &self.settings, goal, &now.remembered) {
                 HostDecision::Run(step) => {
-                    if goal == Goal::Flannel {
+                    // A bridge that a crash has left half-made is completed first; Felix does not touch it.
+                    if goal == Goal::Flannel && step != HostStep::RestoreBridge {
                         assert_safe_back(&step, &now.facts);
                     }
                     all.push(now.performed(&step, true));

@@ -1,0 +1,155 @@
+//! Pods whose links calico-node does not take return to `cni0`, with a crash in the middle of each step, and stay there until the
+//! migration is resumed.
+
+use std::collections::BTreeSet;
+
+use super::adopt::{assert_lossless, felix_acts, start, states};
+use super::back::Machine;
+use super::*;
+
+const FIRST: &str = "of-veth1";
+
+/// The states of a host in phase Mixed whose agent has recorded that calico-node has not taken these pods.
+fn without_felix(sandboxes: &[&str]) -> Vec<Machine> {
+    let mut states = states();
+    states.retain(|state| phase(&state.facts, &state.settings) == Phase::Mixed);
+    for state in &mut states {
+        state.remembered.not_taken = sandboxes.iter().map(|sandbox| (*sandbox).to_owned()).collect();
+        for pod in &mut state.facts.legacy_pods {
+            if let Some(link) = pod
+                .pod_link
+                .as_mut()
+                .filter(|_| sandboxes.contains(&pod.sandbox.as_str()))
+            {
+                link.taken = false;
+            }
+        }
+    }
+    assert!(states.len() > 20, "{}", states.len());
+    states
+}
+
+/// All states on the way to the end, and the message of the last wait.
+fn drive(from: &Machine) -> (Vec<Machine>, String) {
+    let mut all = vec![from.clone()];
+    for _ in 0..60 {
+        let now = all.last().unwrap().clone();
+        match decide(&now.facts, &now.settings, Goal::Calico, &now.remembered) {
+            HostDecision::Run(step) => {
+                assert_lossless(&step, &now.facts);
+                all.push(now.performed(&step, true));
+                all.push(now.performed(&step, false));
+            }
+            HostDecision::Wait(message) => {
+                let mut after = now.clone();
+                if !felix_acts(&mut after.facts, &after.remembered.not_taken) {
+                    return (all, message);
+                }
+                all.push(after);
+            }
+            other => panic!("{other:?}: {now:?}"),
+        }
+    }
+    panic!("too many steps: {:?}", all.last());
+}
+
+/// The host in phase Mixed before the first step of the adoption.
+fn mixed() -> HostFacts {
+    let mut machine = start();
+    for goal in [Goal::Held, Goal::Swapped, Goal::Mixed] {
+        machine = machine.states_to(goal).pop().unwrap();
+    }
+    machine.facts
+}
+
+#[test]
+fn a_pod_that_is_not_taken_returns_and_the_other_is_adopted_whatever_step_is_cut() {
+    let mut returned = 0;
+    for state in without_felix(&[FIRST]) {
+        let (way, message) = drive(&state);
+        let end = way.last().unwrap();
+        assert!(message.contains("pod shop/of-veth1"), "{message}");
+        assert!(
+            message.contains("cali1111 within 60 s") && !message.contains("of-veth2"),
+            "{message}"
+        );
+        assert_eq!(end.facts.legacy_pods[0], mixed().legacy_pods[0]);
+        assert!(end.facts.legacy_pods[1].is_adopted() && !end.facts.legacy_pods[1].waits_for_felix());
+        assert_eq!(end.facts.firewall, mixed().firewall, "flannel serves the pod");
+        assert_eq!(end.facts.calico.kept_addresses, Vec::<IpAddr>::new());
+        let reported = end.remembered.complete(&end.facts, &end.settings);
+        let stay = pods_that_stay(&reported);
+        assert!(
+            stay.len() == 1 && stay[0].contains("kubectl replumb resume"),
+            "{stay:?}"
+        );
+        for cut in way
+            .iter()
+            .filter(|machine| machine.remembered.interrupted.is_some())
+        {
+            let (again, _) = drive(cut);
+            assert_eq!(again.last().unwrap().facts, end.facts, "{cut:?}");
+        }
+        returned += way.len();
+    }
+    assert!(returned > 300, "{returned}");
+}
+
+#[test]
+fn without_calico_node_the_host_is_as_before_the_adoption() {
+    for state in without_felix(&[FIRST, "of-veth2"]) {
+        let (way, _) = drive(&state);
+        let end = way.last().unwrap();
+        assert_eq!(end.facts, mixed());
+        let adopted = end
+            .remembered
+            .unreverted
+            .iter()
+            .filter(|step| matches!(step, HostStep::ChangePods(_)));
+        assert_eq!(adopted.count(), 0, "{:?}", end.remembered.unreverted);
+    }
+}
+
+#[test]
+fn no_step_follows_until_the_migration_is_resumed() {
+    let (way, message) = drive(&without_felix(&[FIRST])[0]);
+    let mut end = way.last().unwrap().clone();
+    let again = decide(&end.facts, &end.settings, Goal::Calico, &end.remembered);
+    assert_eq!(again, HostDecision::Wait(message));
+    end.remembered.not_taken = BTreeSet::new();
+    let resumed = end.states_to(Goal::Calico);
+    let last = resumed.last().unwrap();
+    assert_eq!(phase(&last.facts, &last.settings), Phase::Calico);
+    assert!(last.facts.legacy_pods.iter().all(LegacyPod::is_adopted));
+}
+
+#[test]
+fn while_a_pod_waits_or_returns_no_pod_counts_as_staying() {
+    for state in without_felix(&[FIRST]) {
+        let facts = state.remembered.complete(&state.facts, &state.settings);
+        let is_waiting = facts
+            .legacy_pods
+            .iter()
+            .any(|pod| pod.waits_for_felix() || !pod.attached && !pod.is_adopted());
+        if is_waiting {
+            assert_eq!(pods_that_stay(&facts), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn a_rollback_from_any_state_restores_the_host() {
+    for sandboxes in [&[FIRST][..], &[FIRST, "of-veth2"]] {
+        for state in without_felix(sandboxes) {
+            for machine in drive(&state).0 {
+                let back = machine.states_to(Goal::Flannel);
+                let end = back.last().unwrap();
+                let expected = HostFacts {
+                    flanneld_running: end.facts.flanneld_running,
+                    ..start().facts
+                };
+                assert_eq!(end.facts, expected, "from {machine:?}");
+            }
+        }
+    }
+}
