@@ -72,7 +72,7 @@ fn in_place_renames_both_tunnels_after_the_routes_to_subnets() {
     assert!(of("/128") < of("flannel.1 becomes"), "{node:#?}");
     let finish = lines(&plan.finish);
     assert!(
-        finish[0].starts_with("unroute 3 hosts: table 8282"),
+        finish[1].starts_with("unroute 3 hosts: table 8282"),
         "{finish:#?}"
     );
     let prepare = lines(&plan.prepare);
