@@ -84,6 +84,16 @@ pub(crate) trait Kind {
         status: &mut MigrationStatus,
     ) -> Result<Vec<Reason>, PassError>;
 
+    /// Upkeep after the end of a migration, once a minute: what stays only as long as pods from before the migration run.
+    async fn keep_up_after_end(
+        &self,
+        _context: &Context,
+        _cache: &Cache,
+        _migration: &Migration,
+    ) -> Result<(), PassError> {
+        Ok(())
+    }
+
     /// Cuts the texts of this kind in the status whose length depends on the content of the cluster.
     fn cut_texts(_status: &mut MigrationStatus) {}
 

@@ -1,9 +1,11 @@
 //! State that outlives a pass and is lost at a restart: no decision needs it to be safe.
 
+use std::collections::BTreeMap;
+
 use api::migration::Warnings;
 use api::{Announcement, Migration};
 use engine::stalls::Stalls;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::cache::Cache;
 use crate::checks_log::ChecksLog;
@@ -20,6 +22,9 @@ use crate::traffic::TrafficMemory;
 use crate::unreported::UnreportedFailure;
 use crate::warnings;
 use crate::words::MessageWrites;
+
+/// Time between two upkeeps of a Migration that is over.
+const UPKEEP_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 
 /// State that outlives a pass.
 #[derive(Default)]
@@ -56,6 +61,8 @@ pub struct Memory {
     pub words: MessageWrites,
     /// Effects of foreign objects, as the status reports them.
     pub warnings: warnings::WarningCache,
+    /// Times of the last upkeep of Migrations that are over, by their name.
+    pub upkept_at: BTreeMap<String, Timestamp>,
     /// State of each kind.
     pub(crate) kinds: KindMemories,
 }
@@ -73,6 +80,17 @@ impl Memory {
     pub fn warnings(&mut self, cache: &Cache, migration: &str) -> Option<Warnings> {
         self.warnings.of_traffic(self.traffic.silences.reported());
         self.warnings.look(cache, migration)
+    }
+
+    /// Whether the upkeep of this Migration, which is over, is due; then it counts as done.
+    pub fn upkeep_is_due(&mut self, migration: &str, now: Timestamp) -> bool {
+        let last = self.upkept_at.get(migration);
+        // The clock may have been set back.
+        let is_due = last.is_none_or(|last| now < *last || now.duration_since(*last) >= UPKEEP_INTERVAL);
+        if is_due {
+            self.upkept_at.insert(migration.to_owned(), now);
+        }
+        is_due
     }
 
     /// Checks the clock. After it was set, retries are due at once and deadlines restart.

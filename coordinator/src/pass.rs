@@ -123,7 +123,13 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
                     "Migration {active} is active, and only one may run. Wait until it is over, or delete it if not started"
                 ),
             ),
-            Some(_) | None => continue,
+            Some(_) | None => {
+                if memory.upkeep_is_due(&migration.name_any(), Timestamp::now()) {
+                    let kept = keep_up_after_end(context, cache, migration).await;
+                    failed = failed.or(kept.err());
+                }
+                continue;
+            }
         };
         // A failed status write does not block the other statuses.
         let published = publish(context, memory, migration, status).await;
@@ -253,6 +259,25 @@ async fn run_kind(
             error.to_string(),
         )),
     }
+}
+
+/// Upkeep of a Migration that is over.
+async fn keep_up_after_end(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), PassError> {
+    let Ok(kind) = migration.spec.kind() else {
+        return Ok(());
+    };
+    let kept = with_kind!(kind, kind => {
+        tokio::time::timeout(PASS_LIMIT, kind.keep_up_after_end(context, cache, migration)).await
+    });
+    if let Ok(kept) = kept {
+        return kept;
+    }
+    let seconds = PASS_LIMIT.as_secs();
+    warn!(
+        object = migration.name_any(),
+        seconds, "upkeep after the end timed out; will be repeated"
+    );
+    Ok(())
 }
 
 /// Watches that a Migration needs beside those that every kind has.

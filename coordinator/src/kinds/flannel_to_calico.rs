@@ -5,6 +5,7 @@
 
 mod adopt;
 mod advance;
+mod after_end;
 mod apply;
 mod blocks;
 mod drift;
@@ -157,5 +158,20 @@ impl Kind for FlannelToCalico {
             now: Timestamp::now(),
         };
         advance::advance(&pass, memory, status).await
+    }
+
+    async fn keep_up_after_end(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        migration: &Migration,
+    ) -> Result<(), PassError> {
+        let status = migration.status.as_ref();
+        match status.and_then(|status| status.flannel_to_calico.as_ref()) {
+            Some(FlannelToCalicoStatus { settings, .. }) => {
+                after_end::release(context, cache, migration, settings).await
+            }
+            None => Ok(()),
+        }
     }
 }

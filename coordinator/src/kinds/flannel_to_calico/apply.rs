@@ -2,7 +2,7 @@
 //! cluster-wide objects, each in a documented order.
 
 pub(super) mod finish;
-mod import;
+pub(super) mod import;
 pub(super) mod node;
 pub(super) mod prepare;
 pub(super) mod rollback;

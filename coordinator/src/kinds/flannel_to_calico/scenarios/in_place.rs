@@ -406,6 +406,43 @@ async fn the_last_legacy_pod_releases_all_imported_addresses() {
     run_to_the_end(&api).await.unwrap();
 }
 
+/// Adopted pods run on after the end: once the agent reports them no longer, their addresses are released.
+#[tokio::test]
+async fn after_the_end_addresses_of_ended_pods_are_released() {
+    let api = in_place();
+    until_mixed(&api).await.unwrap();
+    let (block, object) = ("10-244-1-0-26", super::node_migration("a"));
+    let imported = api.get(&object).unwrap()["spec"]["flannelToCalico"]["importedAddresses"].clone();
+    assert_eq!(imported.as_array().map(Vec::len), Some(3), "{imported}");
+    // As if the pods of node a had been adopted: the migration ends, and the addresses stay.
+    api.edit(MIGRATION, &json!({ "status": { "phase": "Completed" } }));
+    let mut memory = Memory::default();
+    pass(&api.context(), &api.cache(), &mut memory).await.unwrap();
+    assert_eq!(allocated(&api, block).len(), 3, "the pod runs");
+    api.remove(&mark("a"));
+    world_moves(&api);
+    // Set to null first: a patch would merge both states of the bridge.
+    for facts in [Value::Null, facts(&api, "a", "Calico").unwrap()] {
+        let report = json!({ "status": { "flannelToCalico": { "facts": facts } } });
+        api.edit(&object, &report);
+    }
+    pass(&api.context(), &api.cache(), &mut memory).await.unwrap();
+    assert_eq!(
+        allocated(&api, block).len(),
+        3,
+        "the next upkeep is after a minute"
+    );
+    let mut memory = Memory::default();
+    pass(&api.context(), &api.cache(), &mut memory).await.unwrap();
+    assert_eq!(allocated(&api, block).len(), 1, "only the tunnel's address");
+    let left = &api.get(&object).unwrap()["spec"]["flannelToCalico"]["importedAddresses"];
+    assert!(left.as_array().is_none_or(Vec::is_empty), "{left}");
+    assert_eq!(
+        api.get(&format!("{CALICO_GROUP}/ipamhandles/replumb-reserved-a")),
+        None
+    );
+}
+
 #[tokio::test]
 async fn a_crash_after_any_write_leads_to_the_same_end() {
     let start = async || in_place();
