@@ -155,6 +155,18 @@ impl<K: Ord, E: Clone> Sketch<K, E> {
         self.put(place, Arc::new(key), entry);
     }
 
+    /// Sees a connection again that was observed before, and counts it no second time. `is_first_reply` says that its reply is seen
+    /// for the first time. Returns whether the key is there; one that was replaced stays away.
+    pub fn observe_again(&mut self, key: &K, at: Timestamp, is_first_reply: bool) -> bool {
+        let Some(place) = self.places.get(key) else {
+            return false;
+        };
+        let entry = &mut self.slots[*place].1;
+        entry.last = entry.last.max(at);
+        entry.replied += u64::from(is_first_reply);
+        true
+    }
+
     /// A place for a new key: behind the others, or that of the key with the smallest count.
     fn free_place(&mut self) -> usize {
         if self.slots.len() < self.capacity {

@@ -65,6 +65,22 @@ fn entries_are_listed_from_the_largest_count() {
 }
 
 #[test]
+fn a_connection_that_is_seen_again_counts_once() {
+    let mut sketch = Sketch::new(1);
+    let at = |second| Timestamp::from_second(second).unwrap();
+    sketch.observe(7, sample(1));
+    assert!(sketch.observe_again(&7, at(5), false));
+    assert!(sketch.observe_again(&7, at(3), true));
+    assert!(!sketch.observe_again(&8, at(9), true));
+    let found = sketch.find(|_| true);
+    assert_eq!(found.entries.len(), 1, "no new key");
+    let (_, entry) = found.entries[0];
+    assert_eq!((entry.count, entry.replied), (1, 1));
+    assert_eq!((entry.first, entry.last), (at(1), at(5)));
+    assert_eq!(sketch.coverage(), Coverage::Complete);
+}
+
+#[test]
 fn an_incomplete_sketch_never_says_none() {
     let sketch = sketch(1, &[1, 2]);
     assert!(!sketch.find(|key| *key == 1).is_none());
