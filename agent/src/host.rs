@@ -10,6 +10,7 @@ pub mod folders;
 pub mod netlink;
 pub mod nft;
 pub mod paths;
+pub mod priority;
 pub mod processes;
 pub mod program;
 pub mod random;

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 mod change;
+pub mod conntrack;
 mod labels;
 mod messages;
 mod ports;

@@ -24,6 +24,12 @@ pub enum SysctlError {
         /// The value found.
         found: String,
     },
+    /// The value is not a range of ports.
+    #[error("net.ipv4.ip_local_port_range is {found:?}, needed two ports")]
+    PortRange {
+        /// The value found.
+        found: String,
+    },
 }
 
 impl SysctlError {
@@ -31,7 +37,7 @@ impl SysctlError {
     pub fn category(&self) -> FailureCategory {
         match self {
             Self::File(_) => FailureCategory::SysctlFile,
-            Self::Value { .. } => FailureCategory::SysctlValue,
+            Self::Value { .. } | Self::PortRange { .. } => FailureCategory::SysctlValue,
         }
     }
 }
@@ -85,6 +91,38 @@ pub fn bridge_netfilter(proc: &Path) -> Result<Option<bool>, SysctlError> {
             read_if_exists(&proc.join("sys/net/core/somaxconn"))?;
             Ok(None)
         }
+        Err(error) => Err(FileError::of("read", &path)(error).into()),
+    }
+}
+
+/// Reads `net.ipv4.ip_local_port_range`: the first and the last port that the host gives to clients.
+///
+/// # Errors
+///
+/// The parameter cannot be read, or is not two ports.
+pub fn client_ports(proc: &Path) -> Result<(u16, u16), SysctlError> {
+    let path = proc.join("sys/net/ipv4/ip_local_port_range");
+    let text = read_small(&path).map_err(FileError::of("read", &path))?;
+    let mut words = text.split_whitespace().map(str::parse);
+    match (words.next(), words.next(), words.next()) {
+        (Some(Ok(first)), Some(Ok(last)), None) => Ok((first, last)),
+        _ => Err(SysctlError::PortRange {
+            found: text.trim().to_owned(),
+        }),
+    }
+}
+
+/// Reads `net.netfilter.nf_conntrack_events`: whether the kernel sends events of connection tracking. A kernel without the parameter
+/// sends none.
+///
+/// # Errors
+///
+/// The parameter cannot be read, or is not a number.
+pub fn connection_events(proc: &Path) -> Result<bool, SysctlError> {
+    let path = proc.join("sys/net/netfilter/nf_conntrack_events");
+    match read_small(&path) {
+        Ok(text) => Ok(number(&text, || "net.netfilter.nf_conntrack_events".to_owned())? != 0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(FileError::of("read", &path)(error).into()),
     }
 }
@@ -190,4 +228,59 @@ fn number(text: &str, parameter: impl FnOnce() -> String) -> Result<u8, SysctlEr
         found: text.trim().to_owned(),
     })?;
     Ok(u8::try_from(number.max(0)).unwrap_or(u8::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    /// A folder of parameters with this one.
+    fn parameter(path: &str, value: &str) -> tempfile::TempDir {
+        let proc = tempfile::tempdir().unwrap();
+        let path = proc.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, value).unwrap();
+        proc
+    }
+
+    #[rstest]
+    #[case::default("32768\t60999\n", Some((32768, 60999)))]
+    #[case::one_port("32768\n", None)]
+    #[case::three_ports("1 2 3\n", None)]
+    #[case::no_port("1024 65536\n", None)]
+    #[case::empty("", None)]
+    fn ports_of_clients_are_two_ports(#[case] value: &str, #[case] expected: Option<(u16, u16)>) {
+        let proc = parameter("sys/net/ipv4/ip_local_port_range", value);
+        let found = client_ports(proc.path());
+        assert_eq!(found.as_ref().ok().copied(), expected);
+        if let Err(error) = found {
+            assert!(
+                error.to_string().contains("net.ipv4.ip_local_port_range is "),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_missing_range_of_ports_is_an_error() {
+        let proc = tempfile::tempdir().unwrap();
+        let error = client_ports(proc.path()).unwrap_err();
+        assert!(error.to_string().contains("ip_local_port_range"), "{error}");
+    }
+
+    #[rstest]
+    #[case::none("0\n", false)]
+    #[case::all("1\n", true)]
+    #[case::automatic("2\n", true)]
+    fn events_are_sent_unless_the_parameter_is_zero(#[case] value: &str, #[case] expected: bool) {
+        let proc = parameter("sys/net/netfilter/nf_conntrack_events", value);
+        assert_eq!(connection_events(proc.path()).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_kernel_without_the_parameter_sends_no_events() {
+        assert!(!connection_events(tempfile::tempdir().unwrap().path()).unwrap());
+    }
 }
