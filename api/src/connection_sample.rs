@@ -1,4 +1,8 @@
 //! `ConnectionSample`: the connections of the pods of one node, as its agent has seen them. The policy preview reads them.
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "columns of the same type: the lint compares the arguments of all columns"
+)]
 
 #![expect(
     clippy::duplicated_attributes,
@@ -62,13 +66,19 @@ pub struct ConnectionSampleStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub since: Option<Timestamp>,
-    /// `last` is the time of the last complete reading. Unset before the first one.
+    /// `last` is the time of the last complete reading when the agent wrote the status. The agent reads every 10 s, or less often if
+    /// a reading takes longer than 0.5 s, and writes at most every 30 s: after five minutes if only times and counts have changed.
+    /// Unset before the first complete reading.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub last: Option<Timestamp>,
-    /// `problem` is why connection tracking cannot be read. Unset if it can.
+    /// `problem` is why the last reading of connection tracking was not complete. Unset if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// `limitation` is why connections may be missing in `connections` although the readings were complete, such as those that began
+    /// and ended between two readings, or why counts may be too small. Unset if no reason is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limitation: Option<String>,
     /// `replaced` is how many kinds of connections are at most missing in `connections`, because of `spec.capacity`.
     #[serde(default)]
     pub replaced: u64,
@@ -100,14 +110,15 @@ pub struct SeenConnection {
     /// `source` is the address of the sender of the first packet.
     #[schemars(with = "String")]
     pub source: IpAddr,
-    /// `sourcePort` is the port of the sender. Unset if it is one of `status.clientPorts`, or if the protocol has no ports.
+    /// `sourcePort` is the port of the sender. Set only if `port` is unset and the protocol has ports: the sender may be the server
+    /// then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_port: Option<u16>,
     /// `destination` is the address that received the first packet: that of the pod, if the packet was sent to a Service.
     #[schemars(with = "String")]
     pub destination: IpAddr,
-    /// `port` is the port of the receiver. Unset if the protocol has no ports, or if it is one of `status.clientPorts` and
-    /// `sourcePort` is not: the first packet that was seen may be an answer then.
+    /// `port` is the port of the receiver. Unset if the protocol has no ports, or if it is one of `status.clientPorts`, the port of the
+    /// sender is not, and the host has translated nothing: the first packet that was seen may be an answer then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// `isTranslated` is whether the host has changed an address or a port.
