@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use api::{NodeMigration, names};
+use api::{ConnectionSample, NodeMigration, names};
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SelfSubjectRulesReview,
@@ -235,6 +235,10 @@ async fn an_agent_may_only_read_goals_and_kubelet_configuration_and_patch_facts(
         "list nodemigrations.replumb.dev",
         "watch nodemigrations.replumb.dev",
         "patch nodemigrations/status.replumb.dev",
+        "get connectionsamples.replumb.dev",
+        "list connectionsamples.replumb.dev",
+        "watch connectionsamples.replumb.dev",
+        "patch connectionsamples/status.replumb.dev",
         "list migrationrecords.replumb.dev",
         "watch migrationrecords.replumb.dev",
         "get nodes/configz.",
@@ -505,6 +509,7 @@ async fn an_operator_may_run_migrations_and_read_missing_agents() {
         &["delete", "migrations.replumb.dev"],
         &["watch", "nodemigrations.replumb.dev"],
         &["list", "migrationrecords.replumb.dev"],
+        &["get", "connectionsamples.replumb.dev"],
         &["get", "leases/replumb-coordinator", "-n", "replumb-system"],
         &["get", "daemonsets.apps/replumb-agent", "-n", "replumb-system"],
     ] {
@@ -513,6 +518,7 @@ async fn an_operator_may_run_migrations_and_read_missing_agents() {
     for bad in [
         &["patch", "nodemigrations.replumb.dev"][..],
         &["patch", "migrationrecords.replumb.dev"],
+        &["patch", "connectionsamples.replumb.dev"],
         &["patch", "migrations.replumb.dev", "--subresource=status"],
         &["patch", "nodes"],
         &["update", "leases/replumb-coordinator", "-n", "replumb-system"],
@@ -525,6 +531,20 @@ async fn an_operator_may_run_migrations_and_read_missing_agents() {
         .kubectl(&["get", "clusterrole", "replumb-viewer", "--show-labels"])
         .unwrap();
     assert!(label.contains("aggregate-to-view=true"), "{label}");
+}
+
+async fn connection_sample(name: &str, node: &str) {
+    let all: Api<ConnectionSample> = Api::all(ApiLab::shared().unwrap().admin().await.unwrap());
+    let object: ConnectionSample = serde_json::from_value(json!({
+        "apiVersion": "replumb.dev/v1alpha1", "kind": "ConnectionSample", "metadata": {"name": name},
+        "spec": {"nodeName": node, "migration": "m", "capacity": 100, "ingress": ["10.244.1.7"]},
+    }))
+    .unwrap();
+    // Another test of this file may have created it.
+    match all.create(&PostParams::default(), &object).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+        other => drop(other.unwrap()),
+    }
 }
 
 async fn node_migration(name: &str, node: &str) {
@@ -616,6 +636,52 @@ async fn an_agent_writes_only_the_facts_of_its_own_node() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
+async fn an_agent_writes_only_the_sample_of_its_own_node() {
+    let pods = nodes().await;
+    for name in ["left", "right"] {
+        connection_sample(name, name).await;
+    }
+    let left: Api<ConnectionSample> = Api::all(agent(&pods.left).await);
+    let parameters = PatchParams::default();
+    let seen = json!({
+        "protocol": 6, "source": "10.244.1.9", "destination": "10.244.1.7", "port": 80, "count": 3, "replied": 3,
+        "first": "2026-01-01T00:00:00Z", "last": "2026-01-01T00:00:01Z",
+    });
+    let status = Patch::Merge(json!({ "status": {
+        "since": "2026-01-01T00:00:00Z", "last": "2026-01-01T00:00:00Z", "replaced": 0, "limitation": "one gap",
+        "clientPorts": {"first": 32768, "last": 60999}, "connections": [seen],
+    } }));
+    let written = left.patch_status("left", &parameters, &status).await.unwrap();
+    let kept = written.status.unwrap();
+    assert_eq!(kept.connections.len(), 1);
+    assert_eq!(kept.limitation.as_deref(), Some("one gap"));
+    let words = forbidden(
+        left.patch_status("right", &parameters, &status).await,
+        "left writes right",
+    );
+    assert!(
+        words.contains("the agent on node left may not write ConnectionSample right of node right"),
+        "{words}"
+    );
+    connection_sample("other", "left").await;
+    let words = forbidden(
+        left.patch_status("other", &parameters, &status).await,
+        "a node's name alone",
+    );
+    assert!(
+        words.contains("may not write ConnectionSample other of node left"),
+        "{words}"
+    );
+    let spec = Patch::Merge(json!({"spec": {"capacity": 2000}}));
+    let words = forbidden(left.patch("left", &parameters, &spec).await, "its own spec");
+    assert!(
+        words.contains("cannot patch resource \"connectionsamples\""),
+        "{words}"
+    );
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
 async fn a_token_without_a_node_has_no_write_access() {
     node_migration("left", "left").await;
     let lab = ApiLab::shared().unwrap();
@@ -657,7 +723,19 @@ async fn the_policy_restricts_an_agent_with_any_roles() {
     let client = lab.with_token(&token).await.unwrap();
     let mighty: Api<NodeMigration> = Api::all(client.clone());
     // All other requests are allowed.
-    Api::<Node>::all(client).get("right").await.unwrap();
+    Api::<Node>::all(client.clone()).get("right").await.unwrap();
+
+    connection_sample("left", "left").await;
+    let samples: Api<ConnectionSample> = Api::all(client);
+    let capacity = Patch::Merge(json!({"spec": {"capacity": 2000}}));
+    let words = forbidden(
+        samples.patch("left", &PatchParams::default(), &capacity).await,
+        "the spec of its own sample",
+    );
+    assert!(
+        words.contains("may only update the status of a ConnectionSample; this is UPDATE"),
+        "{words}"
+    );
 
     let spec = Patch::Merge(json!({"spec": {"flannelToCalico": {"goal": "Calico"}}}));
     let words = forbidden(

@@ -143,7 +143,12 @@ pub(super) async fn ready(
 pub(super) async fn install(lab: &ApiLab) -> Result<()> {
     let base = manifests().display().to_string();
     lab.kubectl(&["apply", "--server-side", "-k", &base])?;
-    for name in ["migrations", "nodemigrations", "migrationrecords"] {
+    for name in [
+        "migrations",
+        "nodemigrations",
+        "migrationrecords",
+        "connectionsamples",
+    ] {
         let definition = format!("crd/{name}.replumb.dev");
         lab.kubectl(&[
             "wait",
