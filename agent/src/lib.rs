@@ -3,7 +3,7 @@
 //! Data flows one way in each turn of the host thread ([`host_thread`]): the host is read into facts, the kind decides, each step
 //! is recorded and then performed. The main thread ([`turn`]) writes the outcome to the API ([`report`]), and runs the listeners
 //! and probes. The kind of the migration ([`kinds`]) determines which facts are read and which steps are performed. Only the
-//! files below [`host`] touch the machine.
+//! files below [`host`] touch the machine. [`sampling`] runs beside both, for the policy preview.
 
 pub mod args;
 pub mod backoff;
@@ -17,6 +17,7 @@ pub mod kinds;
 pub mod metrics;
 pub mod probe;
 pub mod report;
+pub mod sampling;
 pub mod status;
 pub mod traffic;
 pub mod turn;

@@ -1,5 +1,6 @@
 //! `replumb-agent`: arguments, wiring, exit code.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +14,13 @@ use agent::host::paths::Paths;
 use agent::host_thread::{HostThread, Parts};
 use agent::kinds::{self, HostParts, Kinds, Watched};
 use agent::metrics::Metrics;
+use agent::sampling;
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
 use anyhow::Context as _;
 use clap::Parser;
 use engine::cni::CONFIGURATION_DIRECTORY;
-use kube::{Api, Config};
+use kube::{Api, Client, Config};
 use runtime::admin;
 use runtime::client::{Limit, Observer as ClientObserver};
 use runtime::log::Log;
@@ -105,6 +107,41 @@ async fn configuration() -> anyhow::Result<Config> {
     Ok(config)
 }
 
+/// The clients of the API.
+struct Clients {
+    watching: Client,
+    client: Client,
+    /// The configuration of every client that does not watch.
+    config: Config,
+}
+
+impl Clients {
+    /// What sampling needs.
+    fn sampling(&self, node: &str, proc: PathBuf, metrics: &Metrics) -> sampling::Parts {
+        sampling::Parts {
+            node: node.to_owned(),
+            watching: self.watching.clone(),
+            client: self.client.clone(),
+            proc,
+            metrics: Arc::clone(&metrics.sampling),
+        }
+    }
+}
+
+fn clients(mut config: Config, requests: &Arc<dyn ClientObserver>) -> anyhow::Result<Clients> {
+    let watching = runtime::client::client(config.clone(), requests.clone(), RATE)
+        .context("building the client of the watch")?;
+    // A watch is long-lived and has its own timeout; every other request has this one.
+    config.read_timeout = Some(REQUEST_LIMIT);
+    let client =
+        runtime::client::client(config.clone(), requests.clone(), RATE).context("building the client")?;
+    Ok(Clients {
+        watching,
+        client,
+        config,
+    })
+}
+
 /// The metrics, with a value for each phase.
 fn registered_metrics() -> anyhow::Result<Arc<Metrics>> {
     let metrics = Metrics::new().context("registering the metrics")?;
@@ -129,28 +166,25 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
         log: _,
     } = run;
     let node = node_name.context("node name is not set: set NODE_NAME or --node-name")?;
-    let mut config = configuration().await?;
     let metrics = registered_metrics()?;
     let requests: Arc<dyn ClientObserver> = Arc::new(metrics.api.clone());
-    let watching = runtime::client::client(config.clone(), requests.clone(), RATE)
-        .context("building the client of the watch")?;
-    // A watch is long-lived and has its own timeout; every other request has this one.
-    config.read_timeout = Some(REQUEST_LIMIT);
-    let client =
-        runtime::client::client(config.clone(), requests.clone(), RATE).context("building the client")?;
+    let clients = clients(configuration().await?, &requests)?;
     let secure = secure_metrics_port.map(|port| SecureMetrics {
         given: listen,
         node: host_address,
         port,
         program: api::names::AGENT,
-        config: config.clone(),
+        config: clients.config.clone(),
         observer: requests,
     });
 
+    let sampling = clients.sampling(&node, proc_dir.clone(), &metrics);
+    // No part of a migration: its end is no reason to end the agent.
+    drop(sampling::start(sampling));
     let health = Arc::new(Health::starting());
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    let (seen, mut goals) = goal::follow(watching.clone(), &node);
-    let (watched, watches) = Watched::start(&watching, &seen);
+    let (seen, mut goals) = goal::follow(clients.watching.clone(), &node);
+    let (watched, watches) = Watched::start(&clients.watching, &seen);
     let (of_node, of_metrics, of_health) = (node.clone(), Arc::clone(&metrics), Arc::clone(&health));
     let parts = move |folders| HostParts {
         node: of_node,
@@ -165,7 +199,7 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
         },
         state: state_dir,
         pod_uid,
-        config,
+        config: clients.config,
         folders,
         metrics: of_metrics,
         health: of_health,
@@ -179,7 +213,7 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
             listening::bind(listen, host_address, api::names::AGENT_PORT).await
         })
         .await;
-        let agent = Agent::new(host, Api::all(client), seen, hub, Arc::clone(&metrics));
+        let agent = Agent::new(host, Api::all(clients.client), seen, hub, Arc::clone(&metrics));
         tracing::info!(node, version = env!("CARGO_PKG_VERSION"), "agent started");
         tokio::select! {
             never = admin::serve(

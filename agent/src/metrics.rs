@@ -1,5 +1,7 @@
 //! Metrics of the agent. Label values come from enums only.
 
+use std::sync::Arc;
+
 use engine::check::{Check, Verdict};
 use prometheus::core::Collector;
 use prometheus::{
@@ -8,6 +10,7 @@ use prometheus::{
 };
 use runtime::api_metrics::ApiMetrics;
 
+use crate::sampling::metrics::SamplingMetrics;
 use crate::traffic::metrics::TrafficMetrics;
 
 /// Every metric of the agent, in a registry of its own.
@@ -31,6 +34,8 @@ pub struct Metrics {
     probes: IntGaugeVec,
     /// Metrics of the traffic pods.
     pub traffic: TrafficMetrics,
+    /// Metrics of the `ConnectionSample`.
+    pub sampling: Arc<SamplingMetrics>,
     /// Requests to the API server and its warnings.
     pub api: ApiMetrics,
 }
@@ -93,6 +98,7 @@ impl Metrics {
                 &["outcome"],
             )?,
             traffic: TrafficMetrics::new()?,
+            sampling: Arc::new(SamplingMetrics::new()?),
             api: ApiMetrics::new()?,
             registry: Registry::new(),
         };
@@ -119,6 +125,7 @@ impl Metrics {
         ]
         .into_iter()
         .chain(self.traffic.collectors())
+        .chain(self.sampling.collectors())
         .chain(self.api.collectors())
         {
             self.registry.register(collector)?;

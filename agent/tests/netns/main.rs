@@ -20,6 +20,7 @@ mod path;
 mod pod_cidr;
 mod pods;
 mod rights;
+mod sampling;
 mod service_cidr;
 mod service_users;
 mod switch;
