@@ -23,7 +23,7 @@ pub use go::command as go_command;
 pub use modules::{MODULES, Module, required_version};
 pub use old_etcd::old_etcd;
 pub use rust::{Build, Program, RustPrograms};
-pub use tools::{cargo_deny, command_line, packages};
+pub use tools::{cargo_deny, command_line, packages, traffic};
 
 use std::path::{Path, PathBuf};
 

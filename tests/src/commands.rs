@@ -8,6 +8,7 @@ pub mod down;
 pub mod hollow;
 pub mod install;
 pub mod kubectl;
+pub mod policies;
 pub mod scale;
 pub mod status;
 pub mod test;

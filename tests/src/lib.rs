@@ -17,6 +17,7 @@ pub mod end_to_end;
 pub mod http;
 pub mod image;
 pub mod machine;
+pub mod policies;
 pub mod ports;
 pub mod progress;
 pub mod scale;

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use lab::commands::{
-    crash, datastore_corpus, datastore_trial, demo, down, hollow, install, kubectl, scale, status, test, up,
+    crash, datastore_corpus, datastore_trial, demo, down, hollow, install, kubectl, policies, scale, status,
+    test, up,
 };
 use lab::machine;
 
@@ -37,6 +38,8 @@ enum Command {
     DatastoreCorpus(datastore_corpus::Arguments),
     /// Convert a store of Calico v2 of any size, and kill the tool at its writes
     DatastoreTrial(datastore_trial::Arguments),
+    /// Compare the preview of NetworkPolicies with the real Felix, over thousands of connections between pods
+    Policies(policies::Arguments),
     /// Migrate a large cluster with simulated kubelets and agents, and report the cost for the coordinator
     Scale(scale::Arguments),
     /// Play the agents of every node of a cluster without hosts, such as kwok's
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Crash(arguments) => run(crash::run(arguments)),
         Command::DatastoreCorpus(arguments) => run(datastore_corpus::run(arguments)),
         Command::DatastoreTrial(arguments) => run(datastore_trial::run(arguments)),
+        Command::Policies(arguments) => run(policies::run(arguments)),
         Command::Scale(arguments) => run(scale::run(arguments)),
         Command::Hollow(arguments) => run(hollow::run(arguments)),
         Command::Test(arguments) => run(test::run(arguments)),

@@ -25,6 +25,13 @@ pub async fn command_line(wanted: Build, progress: &Progress) -> Result<PathBuf>
         .need(Program::CommandLine)
 }
 
+/// The traffic generator of this workspace.
+pub async fn traffic(wanted: Build, progress: &Progress) -> Result<PathBuf> {
+    rust::build(&[Program::Traffic], wanted, progress)
+        .await?
+        .need(Program::Traffic)
+}
+
 /// `cargo-deny` of the pinned version, built into the cache if missing.
 pub async fn cargo_deny(progress: &Progress) -> Result<PathBuf> {
     let folder = default_cache()?

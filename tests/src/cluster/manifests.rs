@@ -157,6 +157,13 @@ impl Values {
         self
     }
 
+    /// The same values with one more.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.0.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
     /// flannel as users install it.
     pub fn flannel(&self) -> Result<String> {
         self.fill(FLANNEL)

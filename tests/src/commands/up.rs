@@ -89,7 +89,8 @@ pub struct Arguments {
 }
 
 impl ClusterArguments {
-    fn build(&self) -> Build {
+    /// The build of replumb and the traffic generator.
+    pub fn build(&self) -> Build {
         Build {
             release: self.release,
             crash_points: self.crash_points,

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use traffic::{flood, pause, probe, serve};
+use traffic::{answer, ask, flood, pause, probe, serve};
 
 /// The lab's traffic generator.
 #[derive(Debug, Parser)]
@@ -22,6 +22,10 @@ enum Command {
     Serve(serve::Options),
     /// Send probes to a Service, to each of its pods and to name servers, and count them
     Probe(probe::Options),
+    /// Answer with a name on several ports
+    Answer(answer::Options),
+    /// Try the connections that are read from standard input, and print which of them got an answer
+    Ask,
     /// Send datagrams without pause and hold idle connections, as a flood of another owner
     Flood(flood::Options),
 }
@@ -31,6 +35,8 @@ fn main() -> ExitCode {
         Command::Pause => pause::run(),
         Command::Serve(options) => run(serve::run(options)),
         Command::Probe(options) => run(probe::run(options)),
+        Command::Answer(options) => run(answer::run(options)),
+        Command::Ask => run(ask::run()),
         Command::Flood(options) => run(flood::run(options)),
     };
     match result {

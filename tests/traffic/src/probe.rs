@@ -4,7 +4,7 @@ mod connection;
 mod count;
 mod exchange;
 mod flow;
-mod names;
+pub(crate) mod names;
 mod targets;
 mod writer;
 
