@@ -1,8 +1,4 @@
 //! `ConnectionSample`: the connections of the pods of one node, as its agent has seen them. The policy preview reads them.
-#![expect(
-    clippy::duplicated_attributes,
-    reason = "columns of the same type: the lint compares the arguments of all columns"
-)]
 
 #![expect(
     clippy::duplicated_attributes,

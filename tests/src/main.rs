@@ -38,7 +38,7 @@ enum Command {
     DatastoreCorpus(datastore_corpus::Arguments),
     /// Convert a store of Calico v2 of any size, and kill the tool at its writes
     DatastoreTrial(datastore_trial::Arguments),
-    /// Compare the preview of NetworkPolicies with the real Felix, over thousands of connections between pods
+    /// Compare the policy preview with the real Felix, over thousands of connections between pods
     Policies(policies::Arguments),
     /// Migrate a large cluster with simulated kubelets and agents, and report the cost for the coordinator
     Scale(scale::Arguments),
