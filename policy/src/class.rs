@@ -187,7 +187,9 @@ impl Classes {
     pub fn key(&self, cluster: &Cluster, flow: &Flow) -> Option<Key> {
         let node = cluster.node(&flow.node)?;
         let source = cluster.owner(flow.source, node);
-        let destination = cluster.owner(flow.destination, node);
+        let destination = cluster
+            .owner(flow.destination, node)
+            .destination(flow.destination);
         let is_here = |owner: &Owner<'_>| matches!(owner, Owner::Pod(pod) if pod.node == node.name);
         let role = match (is_here(&source), is_here(&destination)) {
             (true, true) => Role::Both,

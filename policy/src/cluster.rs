@@ -109,6 +109,28 @@ pub(crate) struct Candidates {
     pub is_complete: bool,
 }
 
+impl Owner<'_> {
+    /// The owner of a destination: a client chose this address. One that a host has under Calico, too, stays the same; flannel's
+    /// own do not.
+    pub(crate) fn destination(self, address: IpAddr) -> Self {
+        match &self {
+            Self::OtherNode(candidates) if candidates.addresses.contains(&address) => self.exactly(address),
+            _ => self,
+        }
+    }
+
+    /// The owner with exactly this address.
+    pub(crate) fn exactly(self, address: IpAddr) -> Self {
+        match self {
+            Self::OtherNode(_) => Self::OtherNode(Candidates {
+                addresses: vec![address],
+                is_complete: true,
+            }),
+            other => other,
+        }
+    }
+}
+
 impl Cluster {
     /// Builds the index. Equal labels, names and lists of ports are shared, because a cluster may have 150 000 pods.
     pub fn new(facts: Facts) -> Self {

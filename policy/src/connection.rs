@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::cluster::{Cluster, Node};
-use crate::evaluate::evaluate;
+use crate::evaluate::{SourceAddress, judge};
 use crate::flow::{Flow, Protocol, State};
 use crate::settings::{DataPlane, Encapsulation};
 use crate::verdict::{AllowReason, UnknownReason, Verdict};
@@ -41,8 +41,14 @@ pub enum Client {
 pub enum Route {
     /// To its own address.
     Direct,
-    /// Through an address of a Service.
+    /// Through an address of a Service in the range of Services.
     Service,
+    /// Through an external address of a Service, such as that of a load balancer: kube-proxy keeps such a connection in the
+    /// cluster. A client outside of the cluster comes by [`Route::NodePort`].
+    LoadBalancer {
+        /// `externalTrafficPolicy` is `Local`: the source is kept.
+        is_local: bool,
+    },
     /// Through a node port.
     NodePort {
         /// The node that is asked.
@@ -79,7 +85,7 @@ pub fn forecast(cluster: &Cluster, connection: &Connection) -> Verdict {
             why: AllowReason::OwnAddress,
         };
     }
-    let Some(flows) = connection.flows(cluster) else {
+    let Some(hops) = connection.hops(cluster) else {
         return Verdict::Unknown {
             why: UnknownReason::NodeMissing,
             objects: Vec::new(),
@@ -88,14 +94,25 @@ pub fn forecast(cluster: &Cluster, connection: &Connection) -> Verdict {
     let not_judged = Verdict::Allowed {
         why: AllowReason::NotJudgedHere,
     };
-    flows
-        .iter()
-        .fold(not_judged, |verdict, flow| verdict.and(evaluate(cluster, flow)))
+    hops.iter().fold(not_judged, |verdict, hop| {
+        verdict.and(judge(cluster, &hop.flow, hop.source))
+    })
+}
+
+/// A connection as one node on its way sees it.
+struct Hop {
+    flow: Flow,
+    source: SourceAddress,
 }
 
 impl Connection {
     /// The connection as each node on its way sees it; `None` if a node that it names is not in the cluster.
     pub fn flows(&self, cluster: &Cluster) -> Option<Vec<Flow>> {
+        let hops = self.hops(cluster)?;
+        Some(hops.into_iter().map(|hop| hop.flow).collect())
+    }
+
+    fn hops(&self, cluster: &Cluster) -> Option<Vec<Hop>> {
         let (start, source) = match &self.client {
             Client::Address(address) => (cluster.home(*address, None), *address),
             Client::Node(name) => {
@@ -104,7 +121,9 @@ impl Connection {
             }
         };
         match &self.route {
-            Route::Direct | Route::Service => self.straight(cluster, start, source),
+            Route::Direct | Route::Service | Route::LoadBalancer { .. } => {
+                self.straight(cluster, start, source)
+            }
             Route::NodePort { node, port, is_local } => {
                 let entry = cluster.node(node)?;
                 self.through(cluster, start, source, entry, *port, *is_local)
@@ -112,22 +131,29 @@ impl Connection {
         }
     }
 
-    fn straight(&self, cluster: &Cluster, start: Option<&Node>, source: IpAddr) -> Option<Vec<Flow>> {
+    fn straight(&self, cluster: &Cluster, start: Option<&Node>, source: IpAddr) -> Option<Vec<Hop>> {
         let end = cluster.home(self.server, start);
         let Some(first) = start.or(end) else {
             return Some(Vec::new());
         };
-        let mut flows = vec![self.seen_by(first, source)];
-        let masquerades = self.route == Route::Service && cluster.settings().masquerades_all;
+        let mut hops = vec![self.seen_by(first, source)];
+        let settings = cluster.settings();
+        let masquerades = match self.route {
+            Route::Service => settings.masquerades_all,
+            Route::LoadBalancer { is_local } => {
+                settings.masquerades_all || !is_local && settings.data_plane != DataPlane::Ebpf
+            }
+            Route::Direct | Route::NodePort { .. } => false,
+        };
         if let Some(second) = end.filter(|end| end.name != first.name) {
             let source = if masquerades {
                 self.source_of(cluster, first)?
             } else {
                 source
             };
-            flows.push(self.seen_by(second, source));
+            hops.push(self.seen_by(second, source));
         }
-        Some(flows)
+        Some(hops)
     }
 
     fn through(
@@ -138,42 +164,49 @@ impl Connection {
         entry: &Node,
         node_port: u16,
         is_local: bool,
-    ) -> Option<Vec<Flow>> {
-        let mut flows = Vec::new();
-        let mut source = source;
-        // The client's own node judges a connection to an address of another node, and masquerades it.
+    ) -> Option<Vec<Hop>> {
+        let mut hops = Vec::new();
+        let mut at_entry = self.seen_by(entry, source);
+        // The client's own node judges a connection to an address of another node, and masquerades it. A host has this address
+        // in any case.
         if let Some(first) = start.filter(|start| start.name != entry.name) {
-            flows.push(Flow {
-                destination: self.of_family(&entry.addresses)?,
-                port: Some(node_port),
-                ..self.seen_by(first, source)
-            });
-            if cluster.settings().masquerades_outgoing {
-                source = self.of_family(&first.addresses)?;
+            let own = self.of_family(&first.addresses);
+            let mut hop = self.seen_by(first, source);
+            hop.flow.destination = self.of_family(&entry.addresses)?;
+            hop.flow.port = Some(node_port);
+            hops.push(hop);
+            if cluster.settings().masquerades_outgoing || matches!(self.client, Client::Node(_)) {
+                at_entry.flow.source = own?;
+                at_entry.source = SourceAddress::Final;
             }
         }
-        flows.push(self.seen_by(entry, source));
+        let (source, is) = (at_entry.flow.source, at_entry.source);
+        hops.push(at_entry);
         let end = cluster.home(self.server, Some(entry));
         if let Some(end) = end.filter(|end| end.name != entry.name) {
             let keeps_source = is_local || cluster.settings().data_plane == DataPlane::Ebpf;
-            let source = if keeps_source {
-                source
+            hops.push(if keeps_source {
+                let hop = self.seen_by(end, source);
+                Hop { source: is, ..hop }
             } else {
-                self.source_of(cluster, entry)?
-            };
-            flows.push(self.seen_by(end, source));
+                self.seen_by(end, self.source_of(cluster, entry)?)
+            });
         }
-        Some(flows)
+        Some(hops)
     }
 
-    fn seen_by(&self, node: &Node, source: IpAddr) -> Flow {
-        Flow {
+    fn seen_by(&self, node: &Node, source: IpAddr) -> Hop {
+        let flow = Flow {
             node: Arc::clone(&node.name),
             source,
             destination: self.server,
             protocol: self.protocol,
             port: self.port,
             state: self.state,
+        };
+        Hop {
+            flow,
+            source: SourceAddress::Seen,
         }
     }
 

@@ -70,6 +70,20 @@ const NEIGHBOR_DISCOVERY: [u8; 6] = [130, 131, 132, 133, 135, 136];
 /// assert_eq!(policies[0].to_string(), "NetworkPolicy shop/db-only-web");
 /// ```
 pub fn evaluate(cluster: &Cluster, flow: &Flow) -> Verdict {
+    judge(cluster, flow, SourceAddress::Seen)
+}
+
+/// What is known of the source of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SourceAddress {
+    /// A node had the address when the connection was seen. Under Calico it may have another one.
+    Seen,
+    /// Calico sees exactly this address.
+    Final,
+}
+
+/// Like [`evaluate`], with what is known of the source.
+pub(crate) fn judge(cluster: &Cluster, flow: &Flow, is: SourceAddress) -> Verdict {
     let Some(node) = cluster.node(&flow.node) else {
         return unknown(UnknownReason::NodeMissing);
     };
@@ -77,7 +91,13 @@ pub fn evaluate(cluster: &Cluster, flow: &Flow) -> Verdict {
         return allowed(AllowReason::Established);
     }
     let source = cluster.owner(flow.source, node);
-    let destination = cluster.owner(flow.destination, node);
+    let source = match is {
+        SourceAddress::Seen => source,
+        SourceAddress::Final => source.exactly(flow.source),
+    };
+    let destination = cluster
+        .owner(flow.destination, node)
+        .destination(flow.destination);
     let of_egress = match &source {
         Owner::Pod(pod) if pod.node == node.name => Some(egress(cluster, flow, pod, &destination)),
         other => may_be_pod(other, flow.source, node),

@@ -257,6 +257,8 @@ fn connection(row: &Row, case: &Case) -> Connection {
     let route = match &case.via {
         Value::Null => Route::Direct,
         Value::String(name) if name == "service" => Route::Service,
+        Value::String(name) if name == "loadBalancer" => Route::LoadBalancer { is_local: false },
+        Value::String(name) if name == "localLoadBalancer" => Route::LoadBalancer { is_local: true },
         way => Route::NodePort {
             node: Arc::from(way["nodePort"].as_str().unwrap()),
             port: 30080,
@@ -362,6 +364,9 @@ fn is_as_expected(case: &Case, verdict: &Verdict) -> bool {
 #[case::tunnel_from_a_pod(52)]
 #[case::admin_network_policy_by_version(53)]
 #[case::unsupported_peer_denies_everything(54)]
+#[case::load_balancer_masquerades(55)]
+#[case::egress_to_nodes(56)]
+#[case::node_port_of_another_node(57)]
 fn row(#[case] number: usize) {
     let rows = rows();
     let row = rows.iter().find(|row| row.number == number).unwrap();
@@ -380,9 +385,9 @@ fn row(#[case] number: usize) {
 }
 
 #[test]
-fn rows_are_numbered_from_1_to_54() {
+fn rows_are_numbered_from_1_to_57() {
     let numbers: Vec<usize> = rows().iter().map(|row| row.number).collect();
-    assert_eq!(numbers, (1..=54).collect::<Vec<_>>());
+    assert_eq!(numbers, (1..=57).collect::<Vec<_>>());
     let claims: BTreeSet<String> = rows().into_iter().map(|row| row.claim).collect();
-    assert_eq!(claims.len(), 54);
+    assert_eq!(claims.len(), 57);
 }

@@ -24,6 +24,7 @@ use kube::core::{Selector, SelectorExt as _};
 use policy::Settings;
 use traffic::ask::{Answer, Means, Question};
 
+use crate::cluster::pods::CALICO_NAMESPACE;
 use crate::cluster::state::CONTROL_PLANE;
 use crate::cluster::{Cluster, Values};
 use crate::progress::Progress;
@@ -41,8 +42,20 @@ pub use rounds::{ROUNDS, Round};
 const WAIT: Duration = Duration::from_millis(2500);
 /// Clients that ask at the same time, each all its questions: more would delay answers on two cores.
 const AT_ONCE: usize = 8;
+/// Time until calico-node runs again on every node.
+const ROLLOUT_LIMIT: Duration = Duration::from_mins(3);
 /// Further attempts for a connection without an answer that the preview does not refuse: one answer proves that Felix allows it.
 const ATTEMPTS: usize = 2;
+
+/// The data plane of Felix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum DataPlane {
+    /// iptables, as in Calico's manifest.
+    #[default]
+    Iptables,
+    /// nftables.
+    Nftables,
+}
 
 /// What is compared.
 #[derive(Clone, Debug)]
@@ -51,6 +64,8 @@ pub struct Request<'request> {
     pub calico: &'request str,
     /// The traffic generator on this machine.
     pub traffic: &'request Path,
+    /// The data plane.
+    pub data_plane: DataPlane,
     /// The rounds.
     pub rounds: Vec<Round>,
     /// The address at which pods listen.
@@ -71,6 +86,9 @@ struct Scene<'cluster> {
 /// Makes all rounds.
 pub async fn compare(cluster: &Cluster, request: &Request<'_>) -> Result<Report> {
     let progress = Progress::default();
+    if request.data_plane == DataPlane::Nftables {
+        use_nftables(cluster).await?;
+    }
     let (settings, version) = facts::settings(cluster).await?;
     let data_plane = format!("{:?}", settings.data_plane).to_lowercase();
     let mut report = Report::new(request.calico.to_owned(), version, data_plane);
@@ -83,6 +101,22 @@ pub async fn compare(cluster: &Cluster, request: &Request<'_>) -> Result<Report>
     report.seconds = started.elapsed().as_secs_f64();
     report.finish(request.rounds.len() == ROUNDS.len());
     Ok(report)
+}
+
+/// Sets the data plane by the variable that Felix reads first, and restarts calico-node.
+async fn use_nftables(cluster: &Cluster) -> Result<()> {
+    let set = [
+        "set",
+        "env",
+        "daemonset/calico-node",
+        "FELIX_NFTABLESMODE=Enabled",
+    ];
+    let namespace = ["-n", CALICO_NAMESPACE];
+    cluster.api().kubectl(&[&namespace[..], &set].concat()).await?;
+    cluster
+        .api()
+        .rolled_out("daemonset/calico-node", CALICO_NAMESPACE, ROLLOUT_LIMIT)
+        .await
 }
 
 impl<'cluster> Scene<'cluster> {

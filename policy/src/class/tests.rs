@@ -36,11 +36,14 @@ fn cluster() -> Cluster {
             pod_ranges: vec!["10.244.0.0/16".parse().unwrap()],
             ..Settings::default()
         },
-        nodes: vec![Node {
-            ranges: vec!["10.244.1.0/24".parse().unwrap()],
-            others: vec![address("198.51.100.2")],
-            ..node("n1", "192.0.2.11", "10.244.1.0")
-        }],
+        nodes: vec![
+            Node {
+                ranges: vec!["10.244.1.0/24".parse().unwrap()],
+                others: vec![address("198.51.100.2")],
+                ..node("n1", "192.0.2.11", "10.244.1.0")
+            },
+            node("n2", "192.0.2.12", "198.51.100.4"),
+        ],
         pods: vec![of_workload("1", "10.244.1.5"), of_workload("2", "10.244.1.6")],
         policies: vec![policy("shop", "web", &spec)],
         ..Facts::default()
@@ -89,6 +92,23 @@ fn addresses_of_the_own_node_are_told_apart_for_egress() {
     let in_range = Side::OwnNode(Range::Of("198.51.100.0/24".parse().unwrap()));
     assert_eq!(destination("198.51.100.2"), in_range);
     assert_eq!(destination("192.0.2.11"), Side::OwnNode(Range::OtherIpv4));
+}
+
+#[test]
+fn another_node_keeps_its_address_as_a_destination_and_not_as_a_source() {
+    let of = |ranges: &[Range]| Side::OtherNode {
+        ranges: ranges.into(),
+        is_complete: true,
+    };
+    let in_range = Range::Of("198.51.100.0/24".parse().unwrap());
+    let destination = |text: &str| key("10.244.1.5", text, 80).destination;
+    assert_eq!(destination("192.0.2.12"), of(&[Range::OtherIpv4]));
+    assert_eq!(destination("198.51.100.4"), of(&[in_range]));
+    let Side::OtherNode { ranges, .. } = key("192.0.2.12", "10.244.1.5", 80).source else {
+        panic!("another node");
+    };
+    assert_eq!(ranges.len(), 2);
+    assert!(ranges.contains(&in_range));
 }
 
 #[test]

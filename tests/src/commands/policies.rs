@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use super::interrupted;
 use super::up::ClusterArguments;
 use crate::assets;
-use crate::cluster::{Cluster, PodNetwork};
-use crate::policies::{self, ROUNDS, Request, Round};
+use crate::cluster::{Cluster, PodNetwork, ProxyMode};
+use crate::policies::{self, DataPlane, ROUNDS, Request, Round};
 use crate::progress::Progress;
 
 /// Value in place of a round: prints the names of the rounds.
@@ -24,6 +24,9 @@ pub struct Arguments {
     /// Measure only this round; may be repeated. `list` names the rounds. Default: all of them.
     #[arg(long = "round", value_name = "ROUND")]
     pub rounds: Vec<String>,
+    /// Data plane of Felix. nftables needs kube-proxy in the same mode, which is then set, too.
+    #[arg(long, value_enum, default_value_t)]
+    pub data_plane: DataPlane,
     /// Write the result as JSON into this file
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -55,6 +58,10 @@ impl Arguments {
             );
         }
         (cluster.no_sample, cluster.no_traffic) = (true, true);
+        match self.data_plane {
+            DataPlane::Iptables => {}
+            DataPlane::Nftables => cluster.proxy_mode = ProxyMode::Nftables,
+        }
         Ok((calico, Round::find(&self.rounds)?))
     }
 }
@@ -74,6 +81,7 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     let request = Request {
         calico: &calico,
         traffic: &traffic,
+        data_plane: arguments.data_plane,
         rounds,
         listen: arguments.cluster.ip_families.unspecified(),
     };

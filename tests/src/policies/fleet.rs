@@ -1,6 +1,6 @@
 //! The pods that are measured, in four namespaces on all nodes, and the Services in front of some of them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -18,8 +18,11 @@ pub const TCP: [u16; 2] = [8080, 8081];
 pub const UDP: u16 = 9000;
 /// The port of Felix for VXLAN, at which pods answer, too.
 pub const VXLAN: u16 = 4789;
-/// The address of a load balancer that no machine has.
-pub const LOAD_BALANCER: &str = "203.0.113.7";
+/// Addresses of load balancers, with their Services: no machine has them.
+const LOAD_BALANCERS: [(&str, &str, Ipv4Addr); 2] = [
+    ("shop", "db-0", Ipv4Addr::new(203, 0, 113, 7)),
+    ("crm", "web-0", Ipv4Addr::new(203, 0, 113, 8)),
+];
 
 type Labels = &'static [(&'static str, &'static str)];
 
@@ -180,7 +183,7 @@ fn services() -> Vec<Value> {
         service(
             "crm",
             "web-0",
-            json!({ "type": "NodePort", "externalTrafficPolicy": "Local", "ports": [port(80, 8080.into(), "TCP")] }),
+            json!({ "type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [port(80, 8080.into(), "TCP")] }),
         ),
         service(
             "shop",
@@ -233,21 +236,12 @@ pub async fn create(cluster: &Cluster, address: &str) -> Result<()> {
         .iter()
         .map(|member| member.manifest(&nodes[member.2], address));
     apply(cluster, pods.collect()).await?;
-    let status =
-        json!({ "status": { "loadBalancer": { "ingress": [{ "ip": LOAD_BALANCER }] } } }).to_string();
-    let patch = [
-        "patch",
-        "service",
-        "db-0",
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        &status,
-    ];
-    cluster
-        .api()
-        .kubectl(&[&["-n", "shop"][..], &patch].concat())
-        .await?;
+    for (namespace, name, address) in LOAD_BALANCERS {
+        let status = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": address }] } } }).to_string();
+        let patch = ["--subresource=status", "--type=merge", "-p", &status];
+        let service = ["-n", namespace, "patch", "service", name];
+        cluster.api().kubectl(&[&service[..], &patch].concat()).await?;
+    }
     let names = NAMESPACES.map(|(name, _)| name);
     cluster.api().pods_ready(&names, LIMIT).await
 }
@@ -314,6 +308,11 @@ pub fn addresses(pod: &Pod) -> Vec<IpAddr> {
         .iter()
         .flat_map(|status| status.pod_ips.iter().flatten());
     ips.filter_map(|ip| ip.ip.parse().ok()).collect()
+}
+
+/// Whether this is the address of a load balancer.
+pub fn is_of_load_balancer(address: IpAddr) -> bool {
+    LOAD_BALANCERS.iter().any(|(.., known)| *known == address)
 }
 
 /// Whether the pod is in the network of its host.

@@ -44,6 +44,8 @@ pub struct Report {
     pub differences: Vec<Line>,
     /// Connections that were not measured.
     pub failures: Vec<Line>,
+    /// Connections that the preview does not decide.
+    pub undecided: Vec<Line>,
     /// Number of connections that the preview does not decide, by its reason.
     pub unknown: BTreeMap<String, usize>,
     /// Connections that were answered at a later attempt only: the machine was busy.
@@ -145,12 +147,13 @@ impl Report {
                 Agreement::Differ => self.differences.push(line(round.name, trial, preview, measured)),
                 Agreement::Failed => self.failures.push(line(round.name, trial, preview, measured)),
                 Agreement::Unknown => {
+                    self.undecided.push(line(round.name, trial, preview, measured));
                     if let Preview::Unknown(why) = preview {
                         *self.unknown.entry((*why).to_owned()).or_default() += 1;
                     }
                 }
             }
-            if agreement(preview, measured) != Agreement::Failed {
+            if trial.is_from_pod && agreement(preview, measured) != Agreement::Failed {
                 let others = trial.pods.iter().filter(|pod| **pod != trial.client);
                 let pairs = others.map(|pod| (trial.client.clone(), pod.clone()));
                 self.rows.pairs.extend(pairs);

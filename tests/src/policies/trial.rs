@@ -113,8 +113,10 @@ impl Source {
 pub struct Trial {
     /// Its class.
     pub class: Class,
-    /// `namespace/name` of the client.
+    /// `namespace/name` of the client, or the name of its machine.
     pub client: String,
+    /// Whether the client is a pod.
+    pub is_from_pod: bool,
     /// The server in words: a pod, or what it is reached through.
     pub server: String,
     /// The pods of which one answers; empty for a server that is no pod.
@@ -179,7 +181,7 @@ impl Targets {
             self.node_ports()?
         } else {
             let mut goals = self.direct(source);
-            goals.extend(self.through_services(source)?);
+            goals.extend(self.through_services()?);
             goals.extend(self.node_ports()?);
             goals.extend(self.to_name_servers());
             goals.extend(self.to_api_server());
@@ -229,24 +231,20 @@ impl Targets {
     }
 
     /// Each port of each Service, at each of its addresses.
-    fn through_services(&self, source: &Source) -> Result<Vec<Goal>> {
+    fn through_services(&self) -> Result<Vec<Goal>> {
         let mut goals = Vec::new();
         for OfPod { service, pod } in &self.services {
             let server = self.pod(pod)?;
             for address in service_addresses(service) {
-                let is_load_balancer = address.to_string() == fleet::LOAD_BALANCER;
-                let class = if is_load_balancer {
-                    Class::LoadBalancer
+                let (class, route) = if fleet::is_of_load_balancer(address) {
+                    let is_local = is_local(service);
+                    (Class::LoadBalancer, Route::LoadBalancer { is_local })
                 } else {
-                    Class::Service
+                    (Class::Service, Route::Service)
                 };
                 for port in ports(service, server)? {
                     let words = format!("Service {} at {}", service_name(service), port.number);
-                    // A pod in the network of its host reaches its own Service through its host, like any other host.
-                    let is_itself = source.name == *pod && source.node.is_some();
-                    if !is_itself {
-                        goals.extend(port.goal(class, words, address, port.number, server, Route::Service));
-                    }
+                    goals.extend(port.goal(class, words, address, port.number, server, route.clone()));
                 }
             }
         }
@@ -259,8 +257,7 @@ impl Targets {
         for OfPod { service, pod } in &self.services {
             let server = self.pod(pod)?;
             let home = server.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-            let spec = service.spec.as_ref();
-            let is_local = spec.and_then(|spec| spec.external_traffic_policy.as_deref()) == Some("Local");
+            let is_local = is_local(service);
             for port in ports(service, server)? {
                 let Some(node_port) = port.node_port else { continue };
                 let asked = self
@@ -354,6 +351,7 @@ fn trial(source: &Source, goal: Goal) -> Option<Trial> {
     Some(Trial {
         class: goal.class,
         client: source.name.clone(),
+        is_from_pod: !source.is_outside,
         server: goal.words,
         planned: planned.collect(),
         pods: goal.servers.into_iter().filter_map(|(pod, ..)| pod).collect(),
@@ -412,6 +410,12 @@ fn service_name(service: &Service) -> String {
         service.namespace().unwrap_or_default(),
         service.name_any()
     )
+}
+
+/// Whether connections from outside reach pods of the same node alone.
+fn is_local(service: &Service) -> bool {
+    let spec = service.spec.as_ref();
+    spec.and_then(|spec| spec.external_traffic_policy.as_deref()) == Some("Local")
 }
 
 fn service_addresses(service: &Service) -> Vec<IpAddr> {

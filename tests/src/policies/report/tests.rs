@@ -8,6 +8,7 @@ fn trial(client: &str, server: &str) -> Trial {
     Trial {
         class: Class::Tcp,
         client: client.to_owned(),
+        is_from_pod: true,
         server: server.to_owned(),
         pods: vec![server.to_owned()],
         question: Question {
