@@ -2,6 +2,7 @@
 
 pub mod cases;
 mod hold;
+pub mod policy_trial;
 mod refusal;
 pub mod report;
 
@@ -70,6 +71,7 @@ pub struct Run<'cluster> {
     /// The cluster, and its state from before.
     pub scene: Scene<'cluster>,
     held: Option<hold::Held>,
+    policy: Option<policy_trial::PolicyTrial>,
 }
 
 /// Whether every node is on Calico, no pod uses flannel, and only the soak time keeps flannel's `DaemonSet`.
@@ -104,7 +106,11 @@ impl<'cluster> Run<'cluster> {
                 "node {node} has no state of flannel before the migration"
             );
         }
-        Ok(Self { scene, held: None })
+        Ok(Self {
+            scene,
+            held: None,
+            policy: None,
+        })
     }
 
     /// Shows checks and plan, starts the migration, and follows it until it ends.
@@ -172,6 +178,12 @@ impl<'cluster> Run<'cluster> {
         Ok(())
     }
 
+    /// Tries a policy for pods from before, once they are pods of Calico.
+    pub async fn try_policy(&mut self, tools: &Tools) -> Result<()> {
+        self.policy = Some(policy_trial::try_policy(&self.scene, tools).await?);
+        Ok(())
+    }
+
     /// Ends the traffic, observes every host again, and makes the report.
     pub async fn report(&self, watch: Watch) -> Result<Report> {
         let peak = watch.stop().await?;
@@ -213,7 +225,7 @@ impl<'cluster> Run<'cluster> {
             };
             hosts.insert(node, host);
         }
-        Report::of(
+        let mut report = Report::of(
             cluster,
             &migration,
             peak,
@@ -223,6 +235,8 @@ impl<'cluster> Run<'cluster> {
             self.held,
             &self.scene.calico,
         )
-        .await
+        .await?;
+        report.add_policy(self.policy.clone());
+        Ok(report)
     }
 }

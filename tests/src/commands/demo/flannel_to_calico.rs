@@ -71,6 +71,7 @@ pub struct Job {
     request: Request,
     hold: Option<Duration>,
     until_soak: bool,
+    adopts_pods: bool,
     then: Option<Then>,
 }
 
@@ -128,6 +129,7 @@ impl Job {
         Ok(Self {
             case,
             until_soak,
+            adopts_pods: options.adopt_pods,
             request: Request {
                 strategy,
                 max_unavailable: arguments.max_unavailable.clone(),
@@ -155,6 +157,7 @@ impl Job {
         }
         match self.then {
             Some(Then::Rollback) => run.scene.roll_back().await?,
+            None if self.adopts_pods => run.try_policy(tools).await?,
             None => {}
         }
         let report = run.report(watch).await?;

@@ -13,7 +13,7 @@ use traffic::report::{Report as ProberReport, Summary};
 use crate::demo::calico_datastore::late::PodsInPause;
 use crate::demo::calico_datastore::report::CalicoDatastore;
 use crate::demo::calico_datastore::stores::Flags;
-use crate::demo::flannel_to_calico::report::{FlannelToCalico, Held};
+use crate::demo::flannel_to_calico::report::{FlannelToCalico, Held, PolicyTrial, Trial};
 use crate::demo::pod_cidr::report::{Counts, PodCidr};
 use crate::demo::report::{
     Foreign, ManualStep, Measurements, MigrationReport, NodeReport, NodeStep, OwnPart, Pods, Report,
@@ -210,12 +210,16 @@ fn object(value: impl Serialize) -> Value {
 
 #[test]
 fn a_report_of_each_kind_has_the_shared_fields_and_the_part_of_its_kind() {
-    let own = FlannelToCalico {
-        strategy: Strategy::InPlace,
-        legacy_pods: LegacyPods::Keep,
-        held: Some(Held::default()),
-    };
-    assert_eq!(report(&own)["flannelToCalico"], object(&own));
+    let tried = PolicyTrial::Tried(Trial::default());
+    for policy in [tried, PolicyTrial::NotTried("a stand-in".to_owned())] {
+        let own = FlannelToCalico {
+            strategy: Strategy::InPlace,
+            legacy_pods: LegacyPods::Keep,
+            held: Some(Held::default()),
+            policy: Some(policy),
+        };
+        assert_eq!(report(&own)["flannelToCalico"], object(&own));
+    }
 
     let traffic: ClassCount = serde_json::from_value(
         json!({ "class": "PodToDns", "sent": 5, "lost": 0, "late": 0, "longestGapMilliseconds": 0 }),

@@ -13,6 +13,7 @@ use serde::Serialize;
 use traffic::report::Summary;
 
 pub use super::hold::Held;
+pub use super::policy_trial::{PolicyTrial, Trial};
 use crate::cluster::Cluster;
 use crate::demo::report::{
     self as common, Foreign, Measurements, MigrationReport, NodeReport, NodeStep, OwnPart, Pods,
@@ -34,6 +35,9 @@ pub struct FlannelToCalico {
     /// Changes that were made while the mixed state was held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
+    /// After an adoption: a policy for the adopted pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyTrial>,
 }
 
 /// One host after the migration.
@@ -51,7 +55,7 @@ impl OwnPart for FlannelToCalico {
     const KIND: &'static str = "flannelToCalico";
 
     fn lines(&self) -> Vec<String> {
-        Vec::new()
+        self.policy.iter().flat_map(PolicyTrial::lines).collect()
     }
 
     fn verdict(report: &Report) -> Option<String> {
@@ -112,6 +116,7 @@ impl Report {
             strategy: spec.strategy,
             legacy_pods: spec.legacy_pods,
             held,
+            policy: None,
         };
         let value = serde_json::to_value(migration).context("write the Migration as JSON")?;
         let mut migration_report = MigrationReport::of::<FlannelToCalico>(&value, Some(&peak));
@@ -141,6 +146,13 @@ impl Report {
         let mut report = Self::new(measurements, own, end);
         report.problems.extend(report.judge(hosts.len()));
         Ok(report)
+    }
+
+    /// Adds the policy that was tried, and its faults.
+    pub fn add_policy(&mut self, policy: Option<PolicyTrial>) {
+        self.problems
+            .extend(policy.iter().flat_map(PolicyTrial::problems));
+        self.own.policy = policy;
     }
 
     /// The faults that only this kind can have, whatever the budget for lost probes.
