@@ -25,6 +25,7 @@ pub mod moves;
 pub mod order;
 pub mod owner;
 pub mod pods;
+pub mod ports;
 pub mod probe;
 pub mod ranges;
 pub mod reason;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use engine::labels::Labels;
 use ipnet::IpNet;
+use jiff::Timestamp;
 
 use crate::admin::AdminPolicy;
 use crate::pod::{ContainerPort, Pod};
@@ -52,9 +53,17 @@ pub struct Facts {
     pub admin_policies: Vec<AdminPolicy>,
 }
 
-/// A cluster at one moment. A connection is evaluated with the cluster of its moment, because addresses are reused.
+/// A cluster at one moment. A connection is evaluated with the cluster of its moment, because addresses are reused. A clone shares
+/// the content.
 #[derive(Clone, Debug)]
 pub struct Cluster {
+    content: Arc<Content>,
+    /// Pods have their addresses as at this moment; `None` is now.
+    moment: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Content {
     settings: Settings,
     /// In order of their names.
     nodes: Vec<Node>,
@@ -152,68 +161,98 @@ impl Cluster {
         nodes.sort_by(|one, other| one.name.cmp(&other.name));
         let holders = holders(&nodes, &pods);
         Self {
-            settings,
-            nodes,
-            namespaces: namespaces.into_iter().collect(),
-            pods,
-            policies,
-            admin_policies,
-            holders,
+            content: Arc::new(Content {
+                settings,
+                nodes,
+                namespaces: namespaces.into_iter().collect(),
+                pods,
+                policies,
+                admin_policies,
+                holders,
+            }),
+            moment: None,
+        }
+    }
+
+    /// The same cluster with the addresses of pods at another moment. Labels, policies and settings are those of now.
+    #[must_use]
+    pub fn at(&self, moment: Timestamp) -> Self {
+        Self {
+            content: Arc::clone(&self.content),
+            moment: Some(moment),
         }
     }
 
     /// The settings.
     pub fn settings(&self) -> &Settings {
-        &self.settings
+        &self.content.settings
     }
 
     /// The pods.
     pub fn pods(&self) -> &[Pod] {
-        &self.pods
+        &self.content.pods
     }
 
     /// The policies of Kubernetes, in order of namespace and name.
     pub fn policies(&self) -> &[Policy] {
-        &self.policies
+        &self.content.policies
     }
 
     /// The policies of administrators and Calico's own, in the order in which Calico evaluates them.
     pub fn admin_policies(&self) -> &[AdminPolicy] {
-        &self.admin_policies
+        &self.content.admin_policies
     }
 
     /// The policies of a namespace.
     pub fn policies_of(&self, namespace: &str) -> &[Policy] {
         let start = self
+            .content
             .policies
             .partition_point(|policy| *policy.namespace < *namespace);
-        let of = &self.policies[start..];
+        let of = &self.content.policies[start..];
         &of[..of.partition_point(|policy| *policy.namespace == *namespace)]
     }
 
     /// The labels of a namespace.
     pub fn namespace(&self, name: &str) -> Option<&Labels> {
-        self.namespaces.get(name)
+        self.content.namespaces.get(name)
     }
 
     /// The node with this name.
     pub fn node(&self, name: &str) -> Option<&Node> {
-        let place = self.nodes.binary_search_by(|node| (*node.name).cmp(name)).ok()?;
-        Some(&self.nodes[place])
+        let place = self
+            .content
+            .nodes
+            .binary_search_by(|node| (*node.name).cmp(name))
+            .ok()?;
+        Some(&self.content.nodes[place])
     }
 
     fn holders(&self, address: IpAddr) -> impl Iterator<Item = Holder> {
-        let start = self.holders.partition_point(|(known, _)| *known < address);
-        let all = self.holders[start..].iter();
+        let holders = &self.content.holders;
+        let start = holders.partition_point(|(known, _)| *known < address);
+        let all = holders[start..].iter();
         all.take_while(move |(known, _)| *known == address)
             .map(|(_, holder)| *holder)
+            .filter(|holder| match holder {
+                Holder::Pod(place) => {
+                    let pod = &self.content.pods[*place as usize];
+                    pod.lifetime.contains(self.moment)
+                }
+                Holder::Node(..) => true,
+            })
+    }
+
+    /// Whether the same pods and nodes have the address in another moment of the cluster.
+    pub(crate) fn has_same_holders(&self, other: &Self, address: IpAddr) -> bool {
+        self.holders(address).eq(other.holders(address))
     }
 
     /// The node with this address or with the pod that has it. An address that several nodes have is on the nearest one.
     pub(crate) fn home(&self, address: IpAddr, near: Option<&Node>) -> Option<&Node> {
         let mut homes = self.holders(address).filter_map(|holder| match holder {
-            Holder::Pod(place) => self.node(&self.pods[place as usize].node),
-            Holder::Node(place, _) => self.nodes.get(place as usize),
+            Holder::Pod(place) => self.node(&self.content.pods[place as usize].node),
+            Holder::Node(place, _) => self.content.nodes.get(place as usize),
         });
         let first = homes.next()?;
         let is_near = |node: &&Node| near.is_some_and(|near| near.name == node.name);
@@ -235,7 +274,7 @@ impl Cluster {
     /// The owner of an address as this node sees it.
     pub(crate) fn owner(&self, address: IpAddr, seen_by: &Node) -> Owner<'_> {
         let holders = || self.holders(address);
-        let node = |place: u32| &self.nodes[place as usize];
+        let node = |place: u32| &self.content.nodes[place as usize];
         let is_own =
             |holder: Holder| matches!(holder, Holder::Node(place, _) if node(place).name == seen_by.name);
         if holders().any(is_own) {
@@ -245,7 +284,7 @@ impl Cluster {
         match (found.next(), found.next()) {
             (None, _) if self.is_of_pods(address) => Owner::NoPod,
             (None, _) => Owner::Outside,
-            (Some(Holder::Pod(place)), None) => Owner::Pod(&self.pods[place as usize]),
+            (Some(Holder::Pod(place)), None) => Owner::Pod(&self.content.pods[place as usize]),
             (Some(Holder::Node(place, part)), None) => {
                 Owner::OtherNode(self.candidates(node(place), address, part))
             }
@@ -256,7 +295,8 @@ impl Cluster {
     }
 
     fn is_of_pods(&self, address: IpAddr) -> bool {
-        self.settings
+        self.content
+            .settings
             .pod_ranges
             .iter()
             .any(|range| range.contains(&address))
@@ -272,7 +312,7 @@ impl Cluster {
         let tunnels = of_family(&node.tunnels);
         let underlay = of_family(&node.addresses);
         let has_tunnel = !tunnels.is_empty();
-        let (addresses, is_complete) = match (self.settings.encapsulation, part) {
+        let (addresses, is_complete) = match (self.content.settings.encapsulation, part) {
             (Encapsulation::Never, Part::Underlay) => (vec![seen], true),
             (Encapsulation::Never, Part::Overlay) => {
                 let is_complete = !underlay.is_empty();

@@ -1,6 +1,8 @@
 //! Policies that begin to hold when Calico has the pods.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use engine::labels::Labels;
 
@@ -89,6 +91,56 @@ pub fn dormant(cluster: &Cluster) -> Vec<Dormant> {
         }
     });
     of_kubernetes.chain(of_administrators).collect()
+}
+
+/// Addresses of pods of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restricted {
+    /// Addresses to which a policy may restrict connections, in their order.
+    pub ingress: Vec<IpAddr>,
+    /// Addresses from which a policy may restrict connections, in their order.
+    pub egress: Vec<IpAddr>,
+    /// The number of pods with one of these addresses.
+    pub pods: usize,
+}
+
+/// Pods that policies may restrict, by node. A pod counts if it is not certain that no policy selects it.
+pub fn restricted(cluster: &Cluster) -> BTreeMap<Arc<str>, Restricted> {
+    let mut known: HashMap<(&str, &Labels), [bool; 2]> = HashMap::new();
+    let mut found: BTreeMap<Arc<str>, Restricted> = BTreeMap::new();
+    for pod in cluster.pods().iter().filter(|pod| pod.is_endpoint()) {
+        let of_group = known.entry((&pod.namespace, &pod.labels));
+        let [ingress, egress] = *of_group.or_insert_with(|| {
+            [Direction::Ingress, Direction::Egress]
+                .map(|direction| may_be_restricted(cluster, pod, direction))
+        });
+        if pod.addresses().next().is_none() || !(ingress || egress) {
+            continue;
+        }
+        let of_node = found.entry(Arc::clone(&pod.node)).or_default();
+        of_node.pods += 1;
+        for (is_meant, list) in [(ingress, &mut of_node.ingress), (egress, &mut of_node.egress)] {
+            list.extend(pod.addresses().filter(|_| is_meant));
+        }
+    }
+    for of_node in found.values_mut() {
+        of_node.ingress.sort_unstable();
+        of_node.egress.sort_unstable();
+    }
+    found
+}
+
+fn may_be_restricted(cluster: &Cluster, pod: &Pod, direction: Direction) -> bool {
+    let of_kubernetes = cluster.policies_of(&pod.namespace).iter();
+    let version = cluster.settings().version;
+    let namespace = cluster.namespace(&pod.namespace);
+    let mut of_administrators = cluster.admin_policies().iter();
+    of_kubernetes
+        .filter(|policy| policy.rules(direction).is_some())
+        .any(|policy| policy.selector.matches(&pod.labels) != Match::No)
+        || of_administrators.any(|policy| {
+            policy.is_read_by(version) && policy.selects(pod, namespace, direction) != Match::No
+        })
 }
 
 /// One pod of each group with equal labels, and the size of the group, by namespace.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cluster::Node;
 use crate::flow::Protocol;
-use crate::pod::{ContainerPort, Life, Pod};
+use crate::pod::{ContainerPort, Life, Lifetime, Pod};
 use crate::rules::Policy;
 
 pub(crate) fn address(text: &str) -> IpAddr {
@@ -29,7 +29,6 @@ pub(crate) fn pod(namespace: &str, name: &str, node: &str, ipv4: &str, labels: &
     Pod {
         namespace: Arc::from(namespace),
         name: Arc::from(name),
-        uid: Arc::from(""),
         workload: Arc::from(name),
         labels: labels.iter().copied().collect::<Labels>(),
         node: Arc::from(node),
@@ -39,6 +38,7 @@ pub(crate) fn pod(namespace: &str, name: &str, node: &str, ipv4: &str, labels: &
         life: Life::Live,
         is_host_network: false,
         is_enforced: true,
+        lifetime: Lifetime::default(),
     }
 }
 

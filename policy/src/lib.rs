@@ -13,6 +13,7 @@
 //! | [`mod@evaluate`], [`verdict`] | the decision |
 //! | [`dormant`](mod@dormant) | policies that begin to hold, with the pods that each selects |
 //! | [`class`], [`sketch`] | connections with the same verdict are one key; a bounded number of keys is kept |
+//! | [`tally`], [`end`] | connections that nodes have seen, judged and summed up by workload |
 //!
 //! The semantics are those of Calico's source, v3.29 to v3.32: `libcalico-go/lib/backend/k8s/conversion` turns a policy into
 //! Calico's rules, `felix/rules` turns these into chains. Kubernetes leaves some of it open: what is matched before or after
@@ -28,6 +29,7 @@ pub mod cluster;
 pub mod connection;
 pub mod conntrack;
 pub mod dormant;
+pub mod end;
 pub mod evaluate;
 #[cfg(test)]
 mod fixture;
@@ -38,16 +40,19 @@ pub mod rules;
 pub mod selector;
 pub mod settings;
 pub mod sketch;
+pub mod tally;
 pub mod verdict;
 
 pub use admin::AdminPolicy;
 pub use cluster::{Cluster, Facts, Node};
 pub use connection::{Client, Connection, Route, forecast};
 pub use dormant::dormant;
+pub use end::End;
 pub use evaluate::evaluate;
 pub use flow::{Flow, Protocol, State};
 pub use name::{ObjectKind, ObjectName};
 pub use pod::Pod;
 pub use rules::Policy;
 pub use settings::Settings;
+pub use tally::Tally;
 pub use verdict::{AllowReason, Direction, RefuseReason, UnknownReason, Verdict};

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use engine::labels::Labels;
+pub use engine::ports::ContainerPort;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 
 use crate::flow::Protocol;
@@ -15,8 +17,6 @@ pub struct Pod {
     pub namespace: Arc<str>,
     /// Its name.
     pub name: Arc<str>,
-    /// Its UID.
-    pub uid: Arc<str>,
     /// The name of its workload: of its controller, or its own.
     pub workload: Arc<str>,
     /// Its labels.
@@ -35,6 +35,30 @@ pub struct Pod {
     pub is_host_network: bool,
     /// The pod has a link of Calico. Before that it is a peer of others, and nothing is enforced for it.
     pub is_enforced: bool,
+    /// The time in which it has its addresses.
+    pub lifetime: Lifetime,
+}
+
+/// The time in which a pod has its addresses. Addresses are reused, and connections are judged with the pods of their moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lifetime {
+    /// Its start; `None` if the pod is older than every connection.
+    pub since: Option<Timestamp>,
+    /// Its end; `None` for a pod that has not ended.
+    pub until: Option<Timestamp>,
+}
+
+impl Lifetime {
+    /// Whether the pod has its addresses at this moment; `None` is now.
+    pub(crate) fn contains(self, moment: Option<Timestamp>) -> bool {
+        match moment {
+            None => self.until.is_none(),
+            Some(moment) => {
+                self.since.is_none_or(|since| since <= moment)
+                    && self.until.is_none_or(|until| moment < until)
+            }
+        }
+    }
 }
 
 /// The place of a pod between start and end.
@@ -46,19 +70,6 @@ pub enum Life {
     Terminating,
     /// It has succeeded, failed, or lost its sandbox: its address may belong to another pod.
     Finished,
-}
-
-/// A port that a container declares.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ContainerPort {
-    /// Its name; policies may use it in place of a number.
-    pub name: Option<Arc<str>>,
-    /// Its protocol.
-    pub protocol: Protocol,
-    /// Its number.
-    pub number: u16,
-    /// An init container declares it. Calico reads these since v3.30, those of init containers that do not restart included.
-    pub is_init: bool,
 }
 
 /// Annotation of Calico's CNI plugin with the address of a pod. Empty on a terminating pod whose sandbox is gone.
@@ -92,7 +103,6 @@ impl Pod {
             namespace: name(&pod.metadata.namespace),
             workload: controller.unwrap_or_else(|| name(&pod.metadata.name)),
             name: name(&pod.metadata.name),
-            uid: name(&pod.metadata.uid),
             labels: labels
                 .map(|(key, value)| (key.as_str(), value.as_str()))
                 .collect(),
@@ -103,19 +113,25 @@ impl Pod {
             life: life(pod),
             is_host_network: spec.host_network == Some(true),
             is_enforced,
+            lifetime: Lifetime::default(),
         })
     }
 
     /// Whether the pod has an endpoint in Calico that policies select.
     pub fn is_endpoint(&self) -> bool {
+        self.has_endpoint() && self.lifetime.until.is_none()
+    }
+
+    /// Whether the pod has, or had, an endpoint.
+    fn has_endpoint(&self) -> bool {
         !self.is_host_network && self.life != Life::Finished
     }
 
-    /// Its addresses: none for a pod without an endpoint.
+    /// Its addresses, also after its end: none for a pod that never had an endpoint.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         let ipv4 = self.ipv4.map(IpAddr::from);
         let own = ipv4.into_iter().chain(self.ipv6.map(IpAddr::from));
-        own.filter(|_| self.is_endpoint())
+        own.filter(|_| self.has_endpoint())
     }
 
     /// Whether a container declares this port.
@@ -164,7 +180,8 @@ fn life(pod: &core::Pod) -> Life {
     }
 }
 
-fn ports(spec: &core::PodSpec) -> Arc<[ContainerPort]> {
+/// The ports that the containers of a pod declare, those of init containers last.
+pub fn ports(spec: &core::PodSpec) -> Arc<[ContainerPort]> {
     let of = |containers: &[core::Container], is_init: bool| -> Vec<ContainerPort> {
         let ports = containers
             .iter()

@@ -174,6 +174,8 @@ pub enum UnknownReason {
     AddressWithoutPod,
     /// More than one pod or node has the address.
     AddressOfSeveral,
+    /// Pods had the address one after the other, and the verdicts on them differ.
+    AddressReused,
     /// The node is not in the cluster.
     NodeMissing,
     /// The namespace of a pod is not in the cluster, so its labels are not known.

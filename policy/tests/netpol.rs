@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use policy::pod::{ContainerPort, Life};
+use policy::pod::{ContainerPort, Life, Lifetime};
 use policy::{
     Client, Cluster, Connection, Facts, Node, Pod, Policy, Protocol, Route, Settings, State, Verdict,
     forecast,
@@ -95,7 +95,6 @@ fn pods(step: &Step) -> BTreeMap<String, Pod> {
             let pod = Pod {
                 namespace: namespace.into(),
                 name: name.into(),
-                uid: path.as_str().into(),
                 workload: name.into(),
                 labels: [("pod", name)].into_iter().chain(more).collect(),
                 node: format!("n{node}").into(),
@@ -105,6 +104,7 @@ fn pods(step: &Step) -> BTreeMap<String, Pod> {
                 life: Life::Live,
                 is_host_network: false,
                 is_enforced: true,
+                lifetime: Lifetime::default(),
             };
             pods.insert(path, pod);
         }

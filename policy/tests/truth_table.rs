@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use policy::pod::{ContainerPort, Life};
+use policy::pod::{ContainerPort, Life, Lifetime};
 use policy::settings::{DataPlane, Encapsulation, EndpointToHost, Version};
 use policy::{
     AdminPolicy, Client, Cluster, Connection, Direction, Facts, Node, ObjectKind, Pod, Policy, Protocol,
@@ -135,7 +135,6 @@ fn pod(namespace: &str, name: &str, node: &str, address: &str, app: &str) -> Pod
     Pod {
         namespace: Arc::from(namespace),
         name: Arc::from(name),
-        uid: Arc::from(name),
         workload: Arc::from(name),
         labels: [("app", app)].into(),
         node: Arc::from(node),
@@ -145,6 +144,7 @@ fn pod(namespace: &str, name: &str, node: &str, address: &str, app: &str) -> Pod
         life: Life::Live,
         is_host_network: false,
         is_enforced: true,
+        lifetime: Lifetime::default(),
     }
 }
 

@@ -122,3 +122,76 @@ fn policies_of_administrators_count_if_calico_reads_them() {
     assert_eq!(of(Version::new(3, 32)), [of_calico.clone(), new]);
     assert_eq!(of(Version::new(3, 31)), [of_calico, old]);
 }
+
+#[test]
+fn addresses_of_restricted_pods_are_listed_by_node_and_direction() {
+    let spec = |selector: Value, types: Value| json!({"podSelector": selector, "policyTypes": types});
+    let only = |name: &str| json!({"matchLabels": {"app": name}});
+    let on =
+        |name: &str, app: &str, node: &str, address: &str| pod("shop", name, node, address, &[("app", app)]);
+    let facts = Facts {
+        pods: vec![
+            on("web-2", "web", "n1", "10.244.1.6"),
+            on("web-1", "web", "n1", "10.244.1.5"),
+            on("db", "db", "n2", "10.244.2.9"),
+            on("free", "free", "n2", "10.244.2.8"),
+            on("pending", "web", "n1", ""),
+            Pod {
+                life: Life::Finished,
+                ..on("done", "web", "n1", "10.244.1.7")
+            },
+            pod("crm", "cli", "n2", "10.244.2.7", &[("app", "web")]),
+        ],
+        policies: vec![
+            policy("shop", "web", &spec(only("web"), json!(["Ingress", "Egress"]))),
+            policy("shop", "db", &spec(only("db"), json!(["Ingress"]))),
+            policy("idle", "all", &spec(json!({}), json!(["Ingress"]))),
+        ],
+        ..facts()
+    };
+    let addresses = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|text| text.parse().unwrap())
+            .collect::<Vec<IpAddr>>()
+    };
+    let both = addresses(&["10.244.1.5", "10.244.1.6"]);
+    let expected = BTreeMap::from([
+        (
+            Arc::from("n1"),
+            Restricted {
+                ingress: both.clone(),
+                egress: both,
+                pods: 2,
+            },
+        ),
+        (
+            Arc::from("n2"),
+            Restricted {
+                ingress: addresses(&["10.244.2.9"]),
+                egress: Vec::new(),
+                pods: 1,
+            },
+        ),
+    ]);
+    assert_eq!(restricted(&Cluster::new(facts)), expected);
+}
+
+#[test]
+fn a_policy_that_cannot_be_read_restricts_every_pod_of_its_namespace() {
+    let odd = policy(
+        "shop",
+        "odd",
+        &json!({"podSelector": {"matchLabels": {"app": "it's"}}}),
+    );
+    let facts = Facts {
+        pods: vec![
+            pod("shop", "web", "n1", "10.244.1.5", &[]),
+            pod("crm", "cli", "n1", "10.244.1.7", &[]),
+        ],
+        policies: vec![odd],
+        ..facts()
+    };
+    let found = restricted(&Cluster::new(facts));
+    assert_eq!(found["n1"].ingress, ["10.244.1.5".parse::<IpAddr>().unwrap()]);
+}
