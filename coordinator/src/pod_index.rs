@@ -230,6 +230,7 @@ impl State {
 
     fn share(&mut self, mut pod: drain::Pod) -> Arc<drain::Pod> {
         pod.labels = self.interned.labels(&pod.labels);
+        pod.ports = self.interned.ports(&pod.ports);
         Arc::new(pod)
     }
 }

@@ -49,6 +49,8 @@ pub enum Needed {
     Readable,
     /// Labels within the size that is kept.
     FewerLabels,
+    /// Ports within the number that is kept.
+    FewerPorts,
 }
 
 impl Needed {
@@ -59,6 +61,7 @@ impl Needed {
             Self::Address => "the value counts as no address",
             Self::Readable => "the value counts as absent",
             Self::FewerLabels => "selectors on the other labels do not match the object",
+            Self::FewerPorts => "the policy preview does not know the names of the other ports",
         }
     }
 }
@@ -71,6 +74,7 @@ impl fmt::Display for Needed {
             Self::Address => "an IP address",
             Self::Readable => "a value that the coordinator can read",
             Self::FewerLabels => "at most 16 KiB of labels",
+            Self::FewerPorts => "at most 256 ports",
         })
     }
 }

@@ -1,11 +1,13 @@
 //! The pods that have to leave a node, their order, and the obstacles to their eviction.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::cluster::NotUnderstood;
 use crate::labels::Labels;
+use crate::ports::ContainerPort;
 
 /// A pod, with the fields that a drain needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub struct Pod {
     pub grace_seconds: u32,
     /// Its addresses.
     pub addresses: Vec<std::net::IpAddr>,
+    /// Ports that its containers declare, which policies may name. A clone shares them.
+    pub ports: Arc<[ContainerPort]>,
     /// Names of emptyDir volumes.
     pub empty_dirs: Vec<String>,
     /// Requested CPU in millicores. Values that are not understood count as 0.

@@ -11,6 +11,7 @@ use engine::command_line::runs;
 use engine::drain;
 use engine::labels::Labels;
 use engine::owner::KUBE_SYSTEM;
+use engine::ports::ContainerPort;
 use engine::words::number;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec, PodStatus};
@@ -33,6 +34,9 @@ const LABEL_BYTES: usize = 16 * 1024;
 
 /// Most names of volumes kept of a pod.
 const VOLUMES: usize = 256;
+
+/// Most ports kept of a pod.
+const PORTS: usize = 256;
 
 /// Most unreadable fields named of a pod.
 const NAMED: usize = 8;
@@ -85,6 +89,7 @@ pub fn pod(pod: &Pod) -> drain::Pod {
     let cpu_millis = request("cpu", quantity::thousandths);
     let memory_bytes = request("memory", quantity::units);
     let labels = labels(metadata, &mut not_understood);
+    let ports = spec.map_or_else(Arc::default, |spec| ports(spec, &mut not_understood));
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let volumes = spec.into_iter().flat_map(|spec| spec.volumes.iter().flatten());
     addresses.shrink_to_fit();
@@ -110,6 +115,7 @@ pub fn pod(pod: &Pod) -> drain::Pod {
         deletion_grace_seconds: metadata.deletion_grace_period_seconds,
         grace_seconds: grace_seconds(spec),
         addresses,
+        ports,
         empty_dirs: volumes
             .filter(|volume| volume.empty_dir.is_some())
             .map(|volume| volume.name.clone())
@@ -164,6 +170,20 @@ fn labels(metadata: &ObjectMeta, not_understood: &mut Vec<NotUnderstood>) -> Lab
         });
     }
     kept.into_iter().collect()
+}
+
+/// The first ports, up to the limit.
+fn ports(spec: &PodSpec, not_understood: &mut Vec<NotUnderstood>) -> Arc<[ContainerPort]> {
+    let all = policy::pod::ports(spec);
+    if all.len() <= PORTS {
+        return all;
+    }
+    not_understood.push(NotUnderstood {
+        field: "spec.containers.ports".to_owned(),
+        found: number(all.len(), "port", "ports"),
+        needed: Needed::FewerPorts,
+    });
+    all[..PORTS].into()
 }
 
 /// The node that the pod is bound to; empty when pending.

@@ -297,3 +297,30 @@ fn a_budget_without_selector_or_status_selects_nothing() {
     let found = budget(&serde_json::from_value(serde_json::json!({"metadata": {"name": "x"}})).unwrap());
     assert_eq!((found.selector, found.disruptions_allowed), (None, 0));
 }
+
+#[test]
+fn ports_of_all_containers_are_kept_up_to_a_limit() {
+    let port =
+        |number: u32| json!({ "name": format!("p{number}"), "containerPort": number, "protocol": "UDP" });
+    let with = |ports: Vec<serde_json::Value>| {
+        pod(&from(json!({
+            "spec": { "containers": [{ "name": "a", "ports": ports }], "initContainers": [{ "name": "b", "ports": [port(9)] }] },
+        })))
+    };
+    let few = with(vec![port(80)]);
+    let found: Vec<(Option<&str>, u16, bool)> = few
+        .ports
+        .iter()
+        .map(|port| (port.name.as_deref(), port.number, port.is_init))
+        .collect();
+    assert_eq!(found, [(Some("p80"), 80, false), (Some("p9"), 9, true)]);
+    let many = with((1..=300).map(port).collect());
+    assert_eq!(many.ports.len(), 256);
+    let [field] = many.not_understood.as_slice() else {
+        panic!("{:?}", many.not_understood)
+    };
+    assert_eq!(
+        (field.found.as_str(), field.needed),
+        ("301 ports", Needed::FewerPorts)
+    );
+}
