@@ -107,6 +107,13 @@ pub fn namespaced_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// The name of a network policy: with its namespace, or that of a policy of the whole cluster.
+pub fn policy_name(text: &str) -> Result<String, String> {
+    namespaced_name(text).or_else(|_| object_name(text)).map_err(|_| {
+        "needed NAMESPACE/NAME of a network policy such as shop/db, or NAME of a policy of the whole cluster".to_owned()
+    })
+}
+
 /// The name of a namespace.
 pub fn namespace(text: &str) -> Result<String, String> {
     if text.len() <= 63 && is_label(text) {
@@ -167,6 +174,19 @@ pub fn seconds(text: &str) -> Result<u32, String> {
         return Err(needed());
     }
     u32::try_from(duration.as_secs()).map_err(|_| needed())
+}
+
+/// The longest time for which connections are observed: a week.
+const LONGEST_OBSERVATION: u32 = 7 * 24 * 60 * 60;
+
+/// The time for which connections are observed, at most a week; 0 for none.
+pub fn observation(text: &str) -> Result<u32, String> {
+    let seconds = seconds(text)?;
+    if seconds <= LONGEST_OBSERVATION {
+        Ok(seconds)
+    } else {
+        Err(format!("needed at most {LONGEST_OBSERVATION} seconds, a week"))
+    }
 }
 
 /// A grace period, not zero: with 0 the API server removes a pod whose process still runs.
@@ -238,6 +258,23 @@ mod tests {
         for bad in ["0", "0%", "101%", "5o%", "-1", "", "all"] {
             assert!(max_unavailable(bad).is_err(), "{bad} was accepted");
         }
+    }
+
+    #[test]
+    fn a_policy_has_a_namespace_or_is_one_of_the_cluster() {
+        for good in ["shop/db", "deny-all"] {
+            assert_eq!(policy_name(good), Ok(good.to_owned()));
+        }
+        for bad in ["", "shop/", "/db", "shop/a/b", "Shop/db"] {
+            assert!(policy_name(bad).unwrap_err().contains("such as shop/db"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_observation_takes_at_most_a_week() {
+        assert_eq!((observation("0"), observation("10m")), (Ok(0), Ok(600)));
+        assert!(observation("8d").is_err() && observation("-1").is_err());
+        assert!(observation("604801").unwrap_err().contains("604800"));
     }
 
     #[test]

@@ -13,6 +13,8 @@ use crate::words::MessagePace;
 pub struct Context {
     /// Client for reads and writes; each request has a time limit.
     pub client: Client,
+    /// Client for work beside the passes, with a rate of its own: such work does not delay a pass.
+    pub background: Client,
     /// Client for watches, without a limit on reads.
     pub watching: Client,
     /// Address and credentials of the API server.

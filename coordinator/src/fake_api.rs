@@ -362,6 +362,7 @@ impl FakeApi {
             obstacles: Obstacles::default(),
             pace: MessagePace::OF_TESTS,
             watching: client.clone(),
+            background: client.clone(),
             client: client.clone(),
             config: kube::Config::new("http://192.0.2.1".parse().unwrap()),
             namespace: "replumb-system".to_owned(),
@@ -743,7 +744,8 @@ fn is_below(key: &str, path: &str) -> bool {
 
 /// A path without an object is a collection if its last part is a known plural.
 fn is_collection(path: &str) -> bool {
-    const PLURALS: [&str; 23] = [
+    const PLURALS: [&str; 24] = [
+        "connectionsamples",
         "daemonsets",
         "deployments",
         "endpointslices",

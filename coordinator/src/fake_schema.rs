@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use api::{Migration, NodeMigration};
+use api::{ConnectionSample, Migration, NodeMigration};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -43,6 +43,7 @@ fn schema(path: &str) -> Option<&'static Value> {
         for (plural, resource) in [
             ("migrations", Migration::crd()),
             ("nodemigrations", NodeMigration::crd()),
+            ("connectionsamples", ConnectionSample::crd()),
         ] {
             let version = serde_json::to_value(&resource.spec.versions[0]).unwrap();
             schemas.insert(plural, version["schema"]["openAPIV3Schema"].clone());

@@ -61,8 +61,8 @@ pub(crate) trait Kind {
     /// Nothing, if the `NodeMigration`s carry it since they were created.
     fn write_orders(&self, _settings: &Self::Settings, _spec: &mut NodeMigrationSpec) {}
 
-    /// Saves the settings.
-    fn save_settings(&self, settings: Self::Settings, status: &mut MigrationStatus);
+    /// Saves the settings, and what the facts say about them for the user.
+    fn save_settings(&self, settings: Self::Settings, facts: &Self::Facts, status: &mut MigrationStatus);
 
     /// State before the first change, restored at the end or by a rollback. `facts` are those of the checks. State of a node is
     /// written to its `NodeMigration`.

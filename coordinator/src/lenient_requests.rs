@@ -140,7 +140,24 @@ pub async fn pages<K, T>(
 where
     K: Resource + Clone + DeserializeOwned,
 {
-    let mut page = asked.clone().limit(PAGE);
+    lenient_pages(api, asked, |read| choose(read.object)).await
+}
+
+/// The same with the unreadable fields of each object. A list that is restarted has objects twice: `choose` gets them again. The
+/// first page has at most `asked.limit` objects.
+///
+/// # Errors
+/// Errors of the API server.
+pub async fn lenient_pages<K, T>(
+    api: &Api<K>,
+    asked: ListParams,
+    mut choose: impl FnMut(Lenient<K>) -> Option<T>,
+) -> Result<Vec<T>, Error>
+where
+    K: Resource + Clone + DeserializeOwned,
+{
+    let first = asked.limit.map_or(PAGE, |limit| limit.clamp(1, PAGE));
+    let mut page = asked.limit(first);
     let mut found = Vec::new();
     let mut unclear = Unclear::default();
     let mut again = 0;
@@ -171,7 +188,7 @@ where
         });
         for read in list.items {
             unclear.note(&read);
-            found.extend(choose(read.object));
+            found.extend(choose(read));
         }
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),

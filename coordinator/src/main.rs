@@ -16,7 +16,7 @@ use coordinator::metrics::Metrics;
 use coordinator::obstacles::Obstacles;
 use coordinator::pass;
 use coordinator::words::MessagePace;
-use kube::Config;
+use kube::{Client, Config};
 use runtime::admin;
 use runtime::client::{Limit, Observer};
 use runtime::secure_metrics::SecureMetrics;
@@ -34,6 +34,11 @@ const RATE: Limit = Limit {
     requests: 100,
     period: Duration::from_secs(1),
 };
+/// The same for work beside the passes.
+const BACKGROUND_RATE: Limit = Limit {
+    requests: 50,
+    period: Duration::from_secs(1),
+};
 
 // Two threads on a node of any size: each further thread costs memory (the allocator keeps an arena for each), and a pass runs on
 // one thread.
@@ -48,6 +53,32 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The clients of the API server. Each has a rate of its own.
+struct Clients {
+    /// Without a limit on reads, because watches are long.
+    watching: Client,
+    client: Client,
+    background: Client,
+    /// A leader with many writes in a pass still renews its Lease in time.
+    leasing: Client,
+}
+
+/// Builds the clients. Afterwards, the configuration has the limit of requests that are no watches.
+fn clients(config: &mut Config, requests: &Arc<dyn Observer>) -> anyhow::Result<Clients> {
+    let build = |config: &Config, limit: Limit, purpose: &'static str| {
+        runtime::client::client(config.clone(), Arc::clone(requests), limit)
+            .with_context(|| format!("building the client for {purpose}"))
+    };
+    let watching = build(config, RATE, "watches")?;
+    config.read_timeout = Some(REQUEST_LIMIT);
+    Ok(Clients {
+        watching,
+        client: build(config, RATE, "passes")?,
+        background: build(config, BACKGROUND_RATE, "work beside the passes")?,
+        leasing: build(config, RATE, "the Lease")?,
+    })
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {
@@ -69,15 +100,12 @@ async fn run(args: Args) -> anyhow::Result<()> {
     config.default_retry = false;
     let metrics = Arc::new(Metrics::new().context("registering metrics")?);
     let requests: Arc<dyn Observer> = Arc::new(metrics.api.clone());
-    let watching = runtime::client::client(config.clone(), requests.clone(), RATE)
-        .context("building the client for watches")?;
-    // Watches are long and have a limit of their own; this limit is for every other request.
-    config.read_timeout = Some(REQUEST_LIMIT);
-    let client =
-        runtime::client::client(config.clone(), requests.clone(), RATE).context("building the client")?;
-    // The Lease has its own client: a leader with many writes in a pass still renews it in time.
-    let leasing = runtime::client::client(config.clone(), requests.clone(), RATE)
-        .context("building the client for the Lease")?;
+    let Clients {
+        watching,
+        client,
+        background,
+        leasing,
+    } = clients(&mut config, &requests)?;
     let secure = secure_metrics_port.map(|port| SecureMetrics {
         given: listen,
         node: host_address,
@@ -93,6 +121,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         obstacles: Obstacles::within(WRITING),
         pace: MessagePace::FOR_USERS,
         client: client.clone(),
+        background,
         watching: watching.clone(),
         config,
         namespace: namespace.clone(),

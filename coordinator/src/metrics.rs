@@ -31,6 +31,10 @@ pub struct Metrics {
     pub evictions: IntCounterVec,
     /// Failed checks, by name.
     pub check_failed: IntGaugeVec,
+    /// Network policies that begin to hold.
+    pub dormant_policies: IntGauge,
+    /// Observed connections by what network policies would do with them.
+    pub preview_connections: IntGaugeVec,
     /// Pods on a node without a network, during a conversion of Calico's datastore.
     pub pods_without_network: IntGauge,
     /// 1 while Calico is paused by a conversion of its datastore.
@@ -97,6 +101,11 @@ impl Metrics {
                 ),
                 &["check"],
             )?,
+            dormant_policies: IntGauge::new(
+                "replumb_dormant_policies",
+                "Network policies that begin to hold once Calico has the pods.",
+            )?,
+            preview_connections: preview_connections()?,
             pods_without_network: IntGauge::new(
                 "replumb_pods_without_network",
                 "Pods on a node without a network, during a conversion of Calico's datastore.",
@@ -128,7 +137,7 @@ impl Metrics {
     }
 
     /// The metrics of this module, for their registration.
-    fn collectors(&self) -> [Box<dyn prometheus::core::Collector>; 12] {
+    fn collectors(&self) -> [Box<dyn prometheus::core::Collector>; 14] {
         [
             Box::new(self.phase.clone()),
             Box::new(self.nodes.clone()),
@@ -136,6 +145,8 @@ impl Metrics {
             Box::new(self.blocked.clone()),
             Box::new(self.evictions.clone()),
             Box::new(self.check_failed.clone()),
+            Box::new(self.dormant_policies.clone()),
+            Box::new(self.preview_connections.clone()),
             Box::new(self.pods_without_network.clone()),
             Box::new(self.calico_paused.clone()),
             Box::new(self.leading.clone()),
@@ -170,6 +181,16 @@ fn step_duration() -> Result<HistogramVec, prometheus::Error> {
             0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0,
         ]),
         &["step"],
+    )
+}
+
+fn preview_connections() -> Result<IntGaugeVec, prometheus::Error> {
+    IntGaugeVec::new(
+        Opts::new(
+            "replumb_policy_preview_connections",
+            "Connections that agents have seen, by what network policies would do with them.",
+        ),
+        &["verdict"],
     )
 }
 

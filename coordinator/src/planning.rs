@@ -126,7 +126,7 @@ async fn check<K: Kind>(
     let plan = kind.document(&settings, &facts, &context.node_name);
     write_node_plans(kind, context, &node_migrations, &settings, &plan).await?;
     status.plan = Some(write_plan(context, memory, migration, &plan).await?);
-    kind.save_settings(settings, status);
+    kind.save_settings(settings, &facts, status);
     if !status.checks.iter().all(|check| check.verdict.allows()) {
         refuse(status);
         return Ok(());

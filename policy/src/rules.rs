@@ -29,6 +29,18 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// A policy of which nothing but its name is known.
+    pub fn unreadable(namespace: &str, name: &str) -> Self {
+        let rules = Rules::Unreadable(UnknownReason::UnreadablePolicy);
+        Self {
+            namespace: Arc::from(namespace),
+            name: Arc::from(name),
+            selector: Selector::unreadable(UnknownReason::UnreadablePolicy),
+            ingress: Some(rules.clone()),
+            egress: Some(rules),
+        }
+    }
+
     /// Its kind, namespace and name.
     pub fn object(&self) -> ObjectName {
         ObjectName {

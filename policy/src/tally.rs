@@ -97,7 +97,9 @@ pub struct Tally {
     refused: BTreeMap<(Pair, Refusal), Sum>,
     unknown: BTreeMap<Doubt, (Pair, Sum)>,
     /// Refused connections beyond the limit of sums.
-    unnamed: u64,
+    unnamed: BTreeMap<Refusal, u64>,
+    /// Refused connections beyond the limit of `unnamed`.
+    untold: u64,
 }
 
 enum Judged {
@@ -116,7 +118,8 @@ impl Tally {
             counts: Counts::default(),
             refused: BTreeMap::new(),
             unknown: BTreeMap::new(),
-            unnamed: 0,
+            unnamed: BTreeMap::new(),
+            untold: 0,
         }
     }
 
@@ -170,14 +173,7 @@ impl Tally {
                     policies,
                     why,
                 };
-                let key = (pair(), refusal);
-                if let Some(known) = self.refused.get_mut(&key) {
-                    known.add(&sum);
-                } else if self.refused.len() < self.limit {
-                    self.refused.insert(key, sum);
-                } else {
-                    self.unnamed = self.unnamed.saturating_add(count);
-                }
+                self.add_refused((pair(), refusal), sum);
             }
             Verdict::Unknown { why, objects } => {
                 self.counts.unknown = self.counts.unknown.saturating_add(count);
@@ -188,6 +184,20 @@ impl Tally {
                     self.unknown.insert(doubt, (pair(), sum));
                 }
             }
+        }
+    }
+
+    fn add_refused(&mut self, key: (Pair, Refusal), sum: Sum) {
+        if let Some(known) = self.refused.get_mut(&key) {
+            known.add(&sum);
+        } else if self.refused.len() < self.limit {
+            self.refused.insert(key, sum);
+        } else if let Some(count) = self.unnamed.get_mut(&key.1) {
+            *count = count.saturating_add(sum.count);
+        } else if self.unnamed.len() < self.limit {
+            self.unnamed.insert(key.1, sum.count);
+        } else {
+            self.untold = self.untold.saturating_add(sum.count);
         }
     }
 
@@ -218,9 +228,10 @@ impl Tally {
         sums
     }
 
-    /// The number of refused connections that are in no sum, because there are too many sums.
-    pub fn unnamed(&self) -> u64 {
-        self.unnamed
+    /// Refused connections that are in no sum, because there are too many sums: their number by reason, and the number of those
+    /// without a reason, because there are too many reasons.
+    pub fn unnamed(&self) -> (&BTreeMap<Refusal, u64>, u64) {
+        (&self.unnamed, self.untold)
     }
 }
 

@@ -196,6 +196,8 @@ pub enum UnknownReason {
     UnreadablePort,
     /// A policy has more entries than are kept.
     PolicyTooLarge,
+    /// A field of a policy cannot be read.
+    UnreadablePolicy,
     /// Calico's own policies are not evaluated.
     CalicoPolicy,
 }

@@ -115,6 +115,7 @@ async fn context() -> Context {
     let client = coordinator().await;
     Context {
         client: client.clone(),
+        background: client.clone(),
         watching: client.clone(),
         config: Config::new(http::Uri::from_static("https://127.0.0.1")),
         namespace: names::NAMESPACE.to_owned(),

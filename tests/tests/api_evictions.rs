@@ -66,6 +66,7 @@ async fn context(lab: &ApiLab) -> Context {
     let client = runtime::client::client(config, Arc::new(metrics.api.clone()), RATE).unwrap();
     Context {
         client: client.clone(),
+        background: client.clone(),
         watching: client.clone(),
         config: Config::new(http::Uri::from_static("https://127.0.0.1")),
         namespace: names::NAMESPACE.to_owned(),

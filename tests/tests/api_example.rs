@@ -58,6 +58,7 @@ async fn run_coordinator(client: Client, config: Config) {
         obstacles: Obstacles::within(Duration::from_secs(5)),
         pace: MessagePace::FOR_USERS,
         client: client.clone(),
+        background: client.clone(),
         watching: client.clone(),
         config,
         namespace: names::NAMESPACE.to_owned(),

@@ -2,16 +2,17 @@
 
 mod environment;
 mod flags;
+mod policies;
 mod rollback;
 mod settings;
 
 use ::flannel_to_calico::phase::Phase;
 use api::migration::LegacyPods;
-use api::{Migration, MigrationSpec, NodeMigration, NodeMigrationStatus};
+use api::{Migration, MigrationSpec, MigrationStatus, NodeMigration, NodeMigrationStatus};
 use futures::future::LocalBoxFuture;
 use jiff::Timestamp;
 
-use super::kind::{KindCommands, KindTypes, NodeProgress};
+use super::kind::{KindCommands, KindTypes, NodeProgress, PlanPart};
 use super::nothing::Nothing;
 use crate::cluster::Cluster;
 use crate::error::CliError;
@@ -29,6 +30,11 @@ impl KindTypes for Commands {
 }
 
 impl KindCommands for Commands {
+    fn plan_part(&self, status: &MigrationStatus) -> Option<PlanPart> {
+        let known = status.flannel_to_calico.as_ref()?;
+        Some(policies::part(known.policy_preview.as_ref()?))
+    }
+
     /// Legacy pods are restarted once every node is on the new network.
     fn continues_when_mixed(&self, spec: &MigrationSpec) -> bool {
         let kind = spec.flannel_to_calico.as_ref();

@@ -89,10 +89,26 @@ pub struct NodeProgress {
     pub changes: Vec<String>,
 }
 
+/// A part of the plan that only one kind has.
+#[derive(Clone, Debug)]
+pub struct PlanPart {
+    /// Its title.
+    pub title: &'static str,
+    /// Its text.
+    pub text: String,
+    /// Its fields in the JSON output.
+    pub fields: serde_json::Map<String, serde_json::Value>,
+}
+
 /// The answers of a kind to the commands.
 pub trait KindCommands: Sync {
     /// What `apply` changes, for its confirmation. `None`: nodes, whose number is shown.
     fn extent(&self, _spec: &MigrationSpec) -> Option<String> {
+        None
+    }
+
+    /// A part of the plan beside settings and actions.
+    fn plan_part(&self, _status: &MigrationStatus) -> Option<PlanPart> {
         None
     }
 

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use super::checks;
-use crate::kinds::Settings;
+use crate::kinds::{self, Settings};
 use crate::planned::document;
 use crate::table::table;
 
@@ -25,6 +25,9 @@ pub fn plan(migration: &Migration, nodes: &[NodeMigration], records: &[Migration
     if let Some(settings) = Settings::of(status) {
         text.push_str("\nSettings\n");
         text.push_str(&indent(&table(&[], &settings.rows())));
+    }
+    if let Some(part) = kinds::of(&migration.spec).plan_part(status) {
+        text.push_str(&format!("\n{}\n{}", part.title, indent(&part.text)));
     }
     let (first, last) = if of_nodes.is_empty() {
         ("Until every pod has moved", "Then")
@@ -105,6 +108,9 @@ pub struct PlanDocument<'read> {
     pub blockers: Vec<&'read engine::check::Check>,
     /// The message of the status.
     pub message: &'read str,
+    /// The part of the plan that only its kind has.
+    #[serde(flatten)]
+    pub of_kind: serde_json::Map<String, serde_json::Value>,
 }
 
 /// One node of the plan.
@@ -145,6 +151,10 @@ impl<'read> PlanDocument<'read> {
                 .filter(|check| !check.verdict.allows())
                 .collect(),
             message: status.map(|status| status.message.as_str()).unwrap_or_default(),
+            of_kind: status
+                .and_then(|status| kinds::of(&migration.spec).plan_part(status))
+                .map(|part| part.fields)
+                .unwrap_or_default(),
         }
     }
 }

@@ -145,7 +145,7 @@ impl Kind for CalicoDatastore {
         document(settings, facts, &order)
     }
 
-    fn save_settings(&self, settings: Settings, status: &mut MigrationStatus) {
+    fn save_settings(&self, settings: Settings, _facts: &Self::Facts, status: &mut MigrationStatus) {
         status.calico_datastore = Some(Box::new(CalicoDatastoreStatus::of(settings)));
     }
 

@@ -66,7 +66,7 @@ impl Kind for Spec {
         document(settings)
     }
 
-    fn save_settings(&self, settings: Settings, status: &mut MigrationStatus) {
+    fn save_settings(&self, settings: Settings, _facts: &Self::Facts, status: &mut MigrationStatus) {
         status.example = Some(Status {
             settings,
             stage: None,

@@ -12,6 +12,7 @@ mod drift;
 mod node_objects;
 mod observe;
 mod pass;
+mod preview;
 mod report;
 mod rollout;
 mod saved;
@@ -34,12 +35,13 @@ use engine::reason::Reason;
 use flannel_to_calico::checks::{self, CheckPolicy};
 use flannel_to_calico::detect::detect;
 use flannel_to_calico::document;
-use flannel_to_calico::facts::ClusterFacts;
+use flannel_to_calico::facts::{ClusterFacts, PreviewState};
 use flannel_to_calico::host::HostSettings;
 use flannel_to_calico::settings::Settings;
 use jiff::Timestamp;
 
 use self::pass::Pass;
+use self::preview::PreviewMemory;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::kind::Kind;
@@ -64,11 +66,24 @@ impl Kind for FlannelToCalico {
         &self,
         context: &Context,
         cache: &Cache,
-        _memory: &mut Memory,
-        _migration: &Migration,
+        memory: &mut Memory,
+        migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, PassError> {
-        Ok(Box::pin(observe::cluster(context, cache, node_migrations)).await?)
+        let mut facts = Box::pin(observe::cluster(context, cache, node_migrations)).await?;
+        if let Ok(settings) = detect(&self.options, &facts) {
+            let preview = memory.kinds.of::<PreviewMemory>();
+            let observation = preview.observe(context, cache, migration, &settings, &facts);
+            facts.policy_preview = Box::pin(observation).await;
+        }
+        Ok(facts)
+    }
+
+    fn unfinished(&self, facts: &ClusterFacts) -> Option<String> {
+        match facts.policy_preview {
+            PreviewState::Reading => Some("reading the network policies".to_owned()),
+            PreviewState::Unread | PreviewState::Known(_) => None,
+        }
     }
 
     fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
@@ -91,6 +106,7 @@ impl Kind for FlannelToCalico {
                 grace_period_seconds: migration.spec.drain.grace_period_seconds,
             },
             max_unavailable: limits::max_unavailable(migration),
+            policy_preview: self.policy_preview.clone(),
         };
         let found = checks::check(&settings, facts, &policy);
         (Some(settings), found)
@@ -123,8 +139,15 @@ impl Kind for FlannelToCalico {
         ));
     }
 
-    fn save_settings(&self, settings: Settings, status: &mut MigrationStatus) {
-        status.flannel_to_calico = Some(FlannelToCalicoStatus { settings });
+    fn save_settings(&self, settings: Settings, facts: &ClusterFacts, status: &mut MigrationStatus) {
+        let policy_preview = match &facts.policy_preview {
+            PreviewState::Known(preview) => Some(preview.status(&self.policy_preview)),
+            PreviewState::Unread | PreviewState::Reading => None,
+        };
+        status.flannel_to_calico = Some(FlannelToCalicoStatus {
+            settings,
+            policy_preview,
+        });
     }
 
     async fn saved_state(
@@ -145,7 +168,8 @@ impl Kind for FlannelToCalico {
         migration: &Migration,
         status: &mut MigrationStatus,
     ) -> Result<Vec<Reason>, PassError> {
-        let Some(FlannelToCalicoStatus { settings }) = status.flannel_to_calico.clone() else {
+        memory.kinds.of::<PreviewMemory>().end(context).await;
+        let Some(FlannelToCalicoStatus { settings, .. }) = status.flannel_to_calico.clone() else {
             settings_gone(status, "status.flannelToCalico.settings", "");
             return Ok(Vec::new());
         };

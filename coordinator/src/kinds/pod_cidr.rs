@@ -142,7 +142,7 @@ impl Kind for PodCidr {
         document(settings, facts, &document_options)
     }
 
-    fn save_settings(&self, settings: Settings, status: &mut MigrationStatus) {
+    fn save_settings(&self, settings: Settings, _facts: &Self::Facts, status: &mut MigrationStatus) {
         status.pod_cidr = Some(PodCidrStatus::of(settings));
     }
 

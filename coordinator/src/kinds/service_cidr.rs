@@ -185,7 +185,7 @@ impl Kind for ServiceCidr {
         document(settings, facts, &options)
     }
 
-    fn save_settings(&self, settings: Settings, status: &mut MigrationStatus) {
+    fn save_settings(&self, settings: Settings, _facts: &Self::Facts, status: &mut MigrationStatus) {
         status.service_cidr = Some(ServiceCidrStatus::of(settings));
     }
 

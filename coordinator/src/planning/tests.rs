@@ -48,7 +48,7 @@ impl Kind for Unsaved {
 
     fn write_orders(&self, (): &(), _: &mut NodeMigrationSpec) {}
 
-    fn save_settings(&self, (): (), _: &mut MigrationStatus) {}
+    fn save_settings(&self, (): (), (): &(), _: &mut MigrationStatus) {}
 
     async fn saved_state(
         &self,

@@ -28,7 +28,7 @@
 //! | [`service_cidr`] | `kinds/service-cidr` | another range for Services |
 //! | [`calico_datastore`] | `kinds/calico-datastore` | Calico v2 with etcd v2 to Calico v3 with etcd v3 |
 //!
-//! A kind imports `engine` and `calico`, and never another kind. `docs/adding-a-kind.md` walks through one more, `kinds/example`.
+//! A kind imports `engine` and `calico`, `flannel_to_calico` also `policy`, and never another kind. `docs/adding-a-kind.md` walks through one more, `kinds/example`.
 //!
 //! # Shared crates
 //!

@@ -15,12 +15,15 @@ use crate::phase::{Goal, Phase};
 use crate::settings::{LegacyPods, Options, Settings, Strategy};
 
 pub use self::{FlannelToCalico as Spec, FlannelToCalicoStatus as Status};
+pub use crate::policy_preview::{
+    DormantPolicy, PolicyPreview, PolicyPreviewStatus, PreviewCounts, RefusedConnections, UnknownConnections,
+};
 
 /// The default of `soakSeconds`: one day.
 const SOAK_SECONDS: u32 = 24 * 60 * 60;
 
-/// `flannelToCalico` migrates the pod network from flannel VXLAN to Calico VXLAN. Immutable, except `rollbackNodes` and
-/// `soakSeconds`.
+/// `flannelToCalico` migrates the pod network from flannel VXLAN to Calico VXLAN. Immutable, except `policyPreview`,
+/// `rollbackNodes` and `soakSeconds`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FlannelToCalico {
@@ -46,6 +49,10 @@ pub struct FlannelToCalico {
     /// migration controller.
     #[serde(default)]
     pub options: Options,
+    /// `policyPreview` sets the preview of network policies. flannel enforces none; Calico does from the moment at which
+    /// it has a pod. A change after the start of the migration has no effect.
+    #[serde(default)]
+    pub policy_preview: PolicyPreview,
     /// `rollbackNodes` is the list of nodes, by name, to roll back to the flannel network. A node stays on the flannel network until
     /// its name is removed from the list. `kubectl replumb rollback NODE` adds names, and `kubectl replumb resume` clears the list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -53,7 +60,7 @@ pub struct FlannelToCalico {
 }
 
 impl KindFields for FlannelToCalico {
-    const CHANGEABLE: &'static [&'static str] = &["rollbackNodes", "soakSeconds"];
+    const CHANGEABLE: &'static [&'static str] = &["policyPreview", "rollbackNodes", "soakSeconds"];
 }
 
 impl FlannelToCalico {
@@ -70,6 +77,9 @@ pub struct FlannelToCalicoStatus {
     /// `settings` are the settings of the migration, each with its source. Detected again until the first change, and fixed after
     /// that.
     pub settings: Settings,
+    /// `policyPreview` is the preview of network policies. Unset until it is known. Not updated after the first change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_preview: Option<PolicyPreviewStatus>,
 }
 
 /// `flannelToCalico` is what the agent does on its host, for migrations of this kind.

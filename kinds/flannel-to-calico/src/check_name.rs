@@ -69,6 +69,10 @@ pub enum CheckName {
     Permissions,
     /// Every Node has a podCIDR inside flannel's network.
     PodCidr,
+    /// No other program enforces network policies, or it goes away with flannel.
+    PolicyEnforcers,
+    /// No network policy that begins to hold refuses a connection that was seen.
+    PolicyPreview,
     /// The tunnel address of each node is the address that Calico detects.
     PublicAddress,
     /// No other controller reverts the changes of the migration.

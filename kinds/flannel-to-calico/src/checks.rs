@@ -7,6 +7,7 @@ mod access;
 mod agents;
 mod calico;
 mod capacity;
+mod enforcers;
 mod flannel;
 mod host;
 mod legacy;
@@ -14,8 +15,8 @@ mod network;
 mod nodes;
 mod owners;
 mod pods;
+mod preview;
 mod rollout;
-mod version;
 mod webhooks;
 
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub(super) mod fixture;
 pub use super::check_name::CheckName;
 use super::facts::ClusterFacts;
 use super::settings::{LegacyPods, Settings, Strategy};
+use crate::api::PolicyPreview;
 use engine::check::{Check, Permission};
 use engine::drain;
 use engine::evict::{OnBlocked, Time};
@@ -46,6 +48,8 @@ pub struct CheckPolicy {
     pub time: Time,
     /// How many nodes are migrated at the same time, by the spec.
     pub max_unavailable: Result<MaxUnavailable, MaxUnavailableError>,
+    /// The preview of network policies, by the spec.
+    pub policy_preview: PolicyPreview,
 }
 
 /// All permissions that the coordinator needs.
@@ -91,6 +95,8 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     checks.extend(network::check(settings, facts, flannel, calico));
     checks.extend(host::check(settings, facts, calico));
     checks.extend(legacy::check(settings, facts, policy));
+    checks.extend(enforcers::check(flannel, facts));
+    checks.extend(preview::check(facts, policy));
     match (policy.strategy, policy.legacy_pods) {
         (Strategy::Drain, _) => {
             checks.extend(pods::check(facts, policy));

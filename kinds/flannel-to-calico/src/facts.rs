@@ -5,6 +5,7 @@ mod legacy_pod;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv6Net};
 use schemars::JsonSchema;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::legacy_pod::{LegacyPod, PodLink};
 use crate::flannel::SubnetEnvironment;
+use crate::preview::Preview;
 use engine::check::Check;
 use engine::check::policies::PolicyState;
 use engine::cluster::{DaemonSet, IpPool, Malformed, Node, Webhook};
@@ -279,6 +281,18 @@ impl HostFacts {
     }
 }
 
+/// Whether the preview of network policies is known.
+#[derive(Clone, Debug, Default)]
+pub enum PreviewState {
+    /// It is not, and it is not being read: the settings of the migration are not known.
+    #[default]
+    Unread,
+    /// It is being read for the first time.
+    Reading,
+    /// It is.
+    Known(Arc<Preview>),
+}
+
 /// The facts about the cluster that the checks and the plan need.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterFacts {
@@ -307,6 +321,8 @@ pub struct ClusterFacts {
     pub policies: BTreeMap<String, PolicyState>,
     /// Objects that were read and could not be parsed.
     pub malformed: Vec<Malformed>,
+    /// The preview of network policies.
+    pub policy_preview: PreviewState,
     /// Facts about the host of each node, as its agent reported them. A node without an entry has not reported.
     pub hosts: BTreeMap<String, HostFacts>,
     /// Check results of the agents on their hosts, by node.

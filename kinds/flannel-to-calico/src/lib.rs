@@ -18,6 +18,10 @@ pub mod import;
 pub mod node;
 pub mod objects;
 pub mod phase;
+pub mod policy_facts;
+mod policy_preview;
+pub mod preview;
 pub mod settings;
+mod version;
 #[cfg(test)]
 mod walk;

@@ -4,19 +4,19 @@ use std::fmt;
 
 /// The version of a release: the first three numbers of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version {
+pub(crate) struct Version {
     major: u32,
     minor: u32,
     patch: u32,
 }
 
 impl Version {
-    pub(super) const fn new(major: u32, minor: u32, patch: u32) -> Self {
+    pub(crate) const fn new(major: u32, minor: u32, patch: u32) -> Self {
         Self { major, minor, patch }
     }
 
     /// The version in the tag of an image: `v0.28.4`, `0.11.0-amd64`, `v3.31`. `None` if the tag contains no version.
-    pub(super) fn of_image(image: &str) -> Option<Self> {
+    pub(crate) fn of_image(image: &str) -> Option<Self> {
         let image = image.split('@').next()?;
         let (_, tag) = image.rsplit('/').next()?.split_once(':')?;
         let tag = tag.strip_prefix('v').unwrap_or(tag);
@@ -28,6 +28,13 @@ impl Version {
             patch: parts.next().map_or(Ok(0), |part| part).ok()?,
         };
         parts.next().is_none().then_some(version)
+    }
+}
+
+impl Version {
+    /// Major and minor version; `None` if they are too large to be those of a release.
+    pub(crate) fn release(self) -> Option<(u16, u16)> {
+        Some((u16::try_from(self.major).ok()?, u16::try_from(self.minor).ok()?))
     }
 }
 

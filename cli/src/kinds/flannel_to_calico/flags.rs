@@ -8,6 +8,7 @@
 use api::MigrationSpec;
 use api::migration::FlannelToCalico;
 use clap::{Args, ValueEnum};
+use flannel_to_calico::api::PolicyPreview;
 use flannel_to_calico::settings::Options;
 use ipnet::Ipv4Net;
 
@@ -30,6 +31,8 @@ pub struct Flags {
     #[command(flatten)]
     how: HowFlags,
     #[command(flatten)]
+    preview: PreviewFlags,
+    #[command(flatten)]
     options: OptionFlags,
 }
 
@@ -40,6 +43,7 @@ impl KindFlags for Flags {
             from_env,
             variables: _,
             how,
+            preview,
             options,
         } = self;
         let HowFlags {
@@ -48,6 +52,10 @@ impl KindFlags for Flags {
             allow_single_node,
             soak,
         } = how;
+        let PreviewFlags {
+            policy_preview_seconds,
+            accept_policy_denials,
+        } = preview;
         let OptionFlags {
             flannel_network,
             flannel_daemonset_name,
@@ -69,6 +77,8 @@ impl KindFlags for Flags {
             ("--legacy-pods", legacy_pods.is_some()),
             ("--allow-single-node", allow_single_node.is_some()),
             ("--flannel-soak", soak.is_some()),
+            ("--policy-preview-seconds", policy_preview_seconds.is_some()),
+            ("--accept-policy-denials", !accept_policy_denials.is_empty()),
             ("--flannel-network", flannel_network.is_some()),
             ("--flannel-daemonset-name", flannel_daemonset_name.is_some()),
             (
@@ -122,6 +132,7 @@ impl KindFlags for Flags {
         kind.legacy_pods = legacy_pods.map_or(kind.legacy_pods, LegacyPods::wire);
         kind.allow_single_node = allow_single_node.unwrap_or(kind.allow_single_node);
         kind.soak_seconds = soak.or(kind.soak_seconds);
+        self.preview.merge(&mut kind.policy_preview);
         Ok(())
     }
 }
@@ -144,6 +155,29 @@ struct HowFlags {
     /// How long flannel's DaemonSet is kept after the last node; a rollback is possible until then. Default 24h.
     #[arg(id = "flannel-soak", long = "flannel-soak", value_name = "DURATION", value_parser = value::seconds)]
     soak: Option<u32>,
+}
+
+/// Flags for the preview of network policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "flannel to Calico")]
+#[group(skip)]
+struct PreviewFlags {
+    /// How long connections are observed before the start, if network policies begin to hold. Default 10m; 0: not at all.
+    #[arg(long, value_name = "SECONDS", value_parser = value::observation)]
+    policy_preview_seconds: Option<u32>,
+    /// Network policies that may refuse connections that were seen, separated by commas.
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = value::policy_name, value_delimiter = ',')]
+    accept_policy_denials: Vec<String>,
+}
+
+impl PreviewFlags {
+    /// Overrides the spec by the flags.
+    fn merge(&self, preview: &mut PolicyPreview) {
+        preview.observe_seconds = self.policy_preview_seconds.unwrap_or(preview.observe_seconds);
+        if !self.accept_policy_denials.is_empty() {
+            preview.accepted_denials.clone_from(&self.accept_policy_denials);
+        }
+    }
 }
 
 /// How a node changes its network.
@@ -306,6 +340,25 @@ fn merge(under: Options, over: Options) -> Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flags_of_the_preview_override_the_spec() {
+        let mut preview = PolicyPreview {
+            observe_seconds: 60,
+            accepted_denials: vec!["shop/web".to_owned()],
+        };
+        PreviewFlags::default().merge(&mut preview);
+        assert_eq!((preview.observe_seconds, preview.accepted_denials.len()), (60, 1));
+        let flags = PreviewFlags {
+            policy_preview_seconds: Some(0),
+            accept_policy_denials: vec!["shop/db".to_owned()],
+        };
+        flags.merge(&mut preview);
+        assert_eq!(
+            (preview.observe_seconds, preview.accepted_denials),
+            (0, vec!["shop/db".to_owned()])
+        );
+    }
 
     #[test]
     fn set_options_win_and_unset_options_change_nothing() {

@@ -10,7 +10,7 @@ use engine::check::policies::PolicyState;
 use engine::cluster::Malformed;
 use engine::pods::Pods;
 use flannel_to_calico::checks::PERMISSIONS;
-use flannel_to_calico::facts::{ClusterFacts, HostFacts};
+use flannel_to_calico::facts::{ClusterFacts, HostFacts, PreviewState};
 use ipnet::IpNet;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -161,6 +161,7 @@ fn facts_of(objects: &Objects) -> ClusterFacts {
         permissions: objects.permissions.clone(),
         policies: objects.policies.clone(),
         malformed,
+        policy_preview: PreviewState::Unread,
         hosts: objects.hosts.clone(),
         host_checks: objects.host_checks.clone(),
     }

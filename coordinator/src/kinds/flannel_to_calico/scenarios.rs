@@ -9,6 +9,7 @@ mod in_place;
 mod ipv6;
 mod leftover;
 mod matrix;
+mod preview;
 mod release;
 mod requests;
 mod size;
@@ -199,7 +200,10 @@ pub(super) fn empty() -> FakeApi {
     let status = MigrationStatus {
         phase: api::migration::MigrationPhase::Preparing,
         started_at: Some(jiff::Timestamp::now()),
-        flannel_to_calico: Some(FlannelToCalicoStatus { settings: settings() }),
+        flannel_to_calico: Some(FlannelToCalicoStatus {
+            settings: settings(),
+            policy_preview: None,
+        }),
         saved_state: [
             (saved::IPAM_CONFIG, "null"),
             (saved::FELIX_CONFIGURATION, "null"),

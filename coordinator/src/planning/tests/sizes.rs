@@ -1,7 +1,7 @@
 //! Objects of replumb stay within a size that the API server stores with ease, in a cluster of any size: 5 000 nodes and 10 000
 //! Services with names and texts of the greatest possible length.
 
-use ::flannel_to_calico::api::{NodeSpec, SavedNodeState};
+use ::flannel_to_calico::api::{NodeSpec, PolicyPreviewStatus, SavedNodeState};
 use api::migration::{
     CalicoDatastore, CalicoDatastoreStatus, Drift, FlannelToCalico, FlannelToCalicoStatus, PodCidr,
     PodCidrStatus, ServiceCidr, ServiceCidrStatus,
@@ -147,7 +147,7 @@ async fn write_and_measure<K: Kind>(
         .unwrap();
     status.saved_state = before.inline;
     status.saved_state_in_records = before.in_records;
-    kind.save_settings(settings, &mut status);
+    kind.save_settings(settings, facts, &mut status);
     of_kind(&mut status);
     fill_texts(&mut status);
     crate::pass::publish(&context, &mut Memory::default(), &migration, status)
@@ -251,6 +251,33 @@ fn fill_texts(status: &mut MigrationStatus) {
     });
 }
 
+/// The longest preview of network policies.
+fn policy_preview() -> PolicyPreviewStatus {
+    let name = |number| format!("{}/{}", "n".repeat(63), long_name(number));
+    let policies: Vec<Value> = (0..30)
+        .map(|number| json!({ "policy": format!("NetworkPolicy {}", name(number)), "pods": 150_000, "ingress": true }))
+        .collect();
+    let of_refusal: Vec<String> = (0..3)
+        .map(|number| format!("NetworkPolicy {}", name(number)))
+        .collect();
+    let refused: Vec<Value> = (0..20)
+        .map(|number| {
+            json!({
+                "client": name(number), "server": name(number), "protocol": "protocol 132", "port": 65_535, "direction": "Ingress",
+                "policies": of_refusal, "policyCount": 8192, "reason": "NoRuleMatches", "count": u64::MAX,
+                "last": "2026-01-01T00:00:00.123456789Z",
+            })
+        })
+        .collect();
+    let example = format!("{} → {}:65535 protocol 132", name(0), name(1));
+    let unknown = json!({ "reason": "TunnelAddressMissing", "count": u64::MAX, "example": example });
+    read(json!({
+        "unread": vec!["x".repeat(512); 5], "policies": 50_000, "dormantPolicies": policies, "selectedPods": 150_000,
+        "refusedKinds": 4096, "refused": refused, "unknown": vec![unknown; 5], "incompleteNodeCount": NODES,
+        "incompleteNodes": nodes().keys().take(10).collect::<Vec<_>>(),
+    }))
+}
+
 #[tokio::test]
 async fn flannel_to_calico() {
     let node = long_name(0);
@@ -262,6 +289,7 @@ async fn flannel_to_calico() {
     let settings = flannel_settings();
     let known = FlannelToCalicoStatus {
         settings: settings.clone(),
+        policy_preview: Some(policy_preview()),
     };
     Box::pin(write_and_measure(
         "flannelToCalico",

@@ -1,11 +1,13 @@
 //! A small healthy cluster for tests: three workers on flannel, Calico installed and without pods.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::SignedDuration;
 
 use super::{CheckPolicy, PERMISSIONS};
-use crate::facts::{Bridge, ClusterFacts, Found, HostFacts, ReversePathFilter, VxlanDevice};
+use crate::api::PolicyPreview;
+use crate::facts::{Bridge, ClusterFacts, Found, HostFacts, PreviewState, ReversePathFilter, VxlanDevice};
 use crate::flannel::{Ipv6Subnet, SubnetEnvironment};
 use crate::settings::{Ipv6Settings, LegacyPods, Settings, Strategy};
 use engine::check::{Check, Verdict};
@@ -37,6 +39,7 @@ pub(crate) fn policy() -> CheckPolicy {
             grace_period_seconds: None,
         },
         max_unavailable: Ok(MaxUnavailable::Nodes(1)),
+        policy_preview: PolicyPreview::default(),
     }
 }
 
@@ -332,6 +335,7 @@ pub(crate) fn cluster() -> ClusterFacts {
             .map(str::to_owned),
         ),
         policies: engine::check::policies::all_bound(),
+        policy_preview: PreviewState::Known(Arc::default()),
         permissions: PERMISSIONS
             .iter()
             .map(|permission| (permission.key(), true))

@@ -1,7 +1,6 @@
 //! Checks of flannel: `DaemonSet`, version, subnet manager and backend.
 
 use super::CheckName;
-use super::version::Version;
 use crate::detect::{
     argument, flannel_nodes, flanneld, has_switch, looks_like_canal, looks_like_flannel,
     network_configuration,
@@ -9,6 +8,7 @@ use crate::detect::{
 use crate::facts::ClusterFacts;
 use crate::flannel::{NetworkConfiguration, NodeAnnotations};
 use crate::settings::Settings;
+use crate::version::Version;
 use engine::check::{Check, Finding, Report, Verdict, names};
 use engine::cluster::DaemonSet;
 

@@ -4,11 +4,11 @@ use ipnet::{IpNet, Ipv6Net};
 
 use super::CheckName;
 use super::network::hosts;
-use super::version::Version;
 use crate::cni;
 use crate::facts::{ClusterFacts, Found};
 use crate::flannel::SubnetEnvironment;
 use crate::settings::{Ipv6Settings, Settings};
+use crate::version::Version;
 use calico::calico_node;
 use engine::check::{Check, Finding, Report, Verdict, names};
 use engine::cluster::{DaemonSet, Node};
