@@ -159,14 +159,25 @@ pub fn reverse_path_filter_of(link: &str) -> String {
     format!("ipv4/conf/{link}/rp_filter")
 }
 
+/// Whether a link has no IPv6, as a path below `/proc/sys/net`.
+pub fn ipv6_is_disabled_on(link: &str) -> String {
+    format!("ipv6/conf/{link}/disable_ipv6")
+}
+
+/// Whether a link checks that no other host has its IPv6 addresses before it uses them, as a path below `/proc/sys/net`.
+pub fn duplicate_address_detection_of(link: &str) -> String {
+    format!("ipv6/conf/{link}/accept_dad")
+}
+
 /// Parameters with which the link of a pod answers without delay for all addresses, and forwards: path below `/proc/sys/net`,
-/// value.
-pub fn answering_for_all(link: &str) -> [(String, &'static str); 3] {
-    [
-        (format!("ipv4/neigh/{link}/proxy_delay"), "0"),
-        (format!("ipv4/conf/{link}/proxy_arp"), "1"),
-        (format!("ipv4/conf/{link}/forwarding"), "1"),
-    ]
+/// value. Those of IPv6 only if the pod `speaks_ipv6`.
+pub fn answering_for_all(link: &str, speaks_ipv6: bool) -> Vec<(String, &'static str)> {
+    let mut parameters = answering(link, speaks_ipv6);
+    parameters.push((format!("ipv4/conf/{link}/forwarding"), "1"));
+    if speaks_ipv6 {
+        parameters.push((format!("ipv6/conf/{link}/forwarding"), "1"));
+    }
+    parameters
 }
 
 /// Parameters that Felix sets on the link of a pod, as paths below `/proc/sys/net`.
@@ -185,8 +196,17 @@ pub fn of_felix(link: &str) -> [String; 5] {
 /// # Errors
 ///
 /// A parameter exists and cannot be read.
-pub fn answers_for_all(network: &Path, link: &str) -> Result<bool, SysctlError> {
-    are_set(network, answering_for_all(link))
+pub fn answers_for_all(network: &Path, link: &str, speaks_ipv6: bool) -> Result<bool, SysctlError> {
+    are_set(network, answering_for_all(link, speaks_ipv6))
+}
+
+/// Whether a link has IPv6; false if the link does not exist.
+///
+/// # Errors
+///
+/// The parameter exists and cannot be read.
+pub fn has_ipv6(network: &Path, link: &str) -> Result<bool, SysctlError> {
+    are_set(network, [(ipv6_is_disabled_on(link), "0")])
 }
 
 fn are_set(

@@ -2,14 +2,18 @@
 
 use std::fs;
 
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
 use base64::Engine as _;
 use flannel_to_calico::host::{leftovers, phase};
 use flannel_to_calico::phase::{Goal, Phase};
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::drive;
 use crate::host::{Host, in_namespace, json as ip, run};
-use crate::pods::{Pod, Traffic};
+use crate::pods::{Pod, Traffic, family};
 
 /// Drives the host to phase Calico. Felix takes the links of the pods when they have Calico's names, and changes them.
 pub async fn adopt(host: &Host, pods: &[Pod]) {
@@ -31,17 +35,20 @@ pub async fn adopt(host: &Host, pods: &[Pod]) {
 pub fn felix_takes(pod: &Pod) {
     let link = pod.calico_link();
     run(&format!(
-        "sysctl -qw net.ipv4.conf.{link}.rp_filter=1 net.ipv4.conf.{link}.route_localnet=1"
+        "sysctl -qw net.ipv4.conf.{link}.rp_filter=1 net.ipv4.conf.{link}.route_localnet=1 net.ipv6.conf.{link}.accept_ra=0 \
+         net.ipv6.conf.{link}.forwarding=1 net.ipv6.conf.{link}.proxy_ndp=1"
     ));
-    run(&format!(
-        "ip route replace {} dev {link} scope link proto boot",
-        pod.address
-    ));
+    for address in &pod.addresses {
+        let scope = if address.is_ipv4() { "scope link" } else { "" };
+        run(&format!(
+            "ip {} route replace {address} dev {link} {scope} proto boot",
+            family(*address)
+        ));
+    }
 }
 
 /// A host in phase Mixed with three pods of flannel and one of Calico.
-pub async fn mixed() -> (Host, Vec<Pod>) {
-    let mut host = Host::new();
+pub async fn mixed(mut host: Host) -> (Host, Vec<Pod>) {
     Host::delete_last_pod();
     fs::remove_dir_all(host.paths.cni_state.join("networks/cbr0")).unwrap();
     fs::remove_dir_all(host.paths.cni_state.join("flannel")).unwrap();
@@ -49,7 +56,11 @@ pub async fn mixed() -> (Host, Vec<Pod>) {
     run("ip link set cni0 address 02:00:00:00:00:10");
     run("ip address delete 10.244.1.1/24 dev cni0");
     run("ip address add 10.244.1.1/24 brd + dev cni0");
-    for parameter in ["net.ipv4.ip_forward=1", "net.ipv4.conf.all.rp_filter=1"] {
+    for parameter in [
+        "net.ipv4.ip_forward=1",
+        "net.ipv4.conf.all.rp_filter=1",
+        "net.ipv6.conf.all.forwarding=1",
+    ] {
         run(&format!("sysctl -qw {parameter}"));
     }
     let mut pods = vec![
@@ -66,19 +77,40 @@ pub async fn mixed() -> (Host, Vec<Pod>) {
     // Felix adds a blackhole route for the block of the node.
     run("ip route add blackhole 10.244.1.0/26 proto 80");
     assert_eq!(drive(&host, Goal::Mixed).await, None);
-    pods.push(Pod::of_calico("new", 9));
+    pods.push(Pod::of_calico(&host, "new", 9));
+    until_addresses_are_usable();
     host.adopt_pods = true;
     (host, pods)
 }
 
-#[test]
+/// Waits for the detection of duplicate addresses: until then the kernel solicits no neighbours.
+fn until_addresses_are_usable() {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !run("ip -6 address show tentative").is_empty() {
+        assert!(Instant::now() < deadline, "{}", run("ip -6 address"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A host of one family or of both.
+pub fn new_host(dual_stack: bool) -> Host {
+    if dual_stack {
+        Host::dual_stack()
+    } else {
+        Host::new()
+    }
+}
+
+#[rstest]
+#[case::ipv4(false)]
+#[case::dual_stack(true)]
 #[ignore = "needs root and network namespaces"]
-fn running_pods_are_adopted_without_a_lost_packet() {
-    in_namespace(|| async {
-        let (host, pods) = mixed().await;
+fn running_pods_are_adopted_without_a_lost_packet(#[case] dual_stack: bool) {
+    in_namespace(move || async move {
+        let (host, pods) = mixed(new_host(dual_stack)).await;
         let traffic = Traffic::start(&pods);
         adopt(&host, &pods[..3]).await;
-        traffic.assert_nothing_lost("adoption");
+        traffic.assert_no_gap("adoption");
         let seen = host.observe().await;
         assert_eq!(phase(&seen.facts, &host.settings()), Phase::Calico);
         assert_eq!(leftovers(&seen.facts, &host.settings()), Vec::<String>::new());
@@ -86,14 +118,22 @@ fn running_pods_are_adopted_without_a_lost_packet() {
         assert!(!links.contains("cni0") && !links.contains("vetha"), "{links}");
         for pod in &pods[..3] {
             let link = pod.calico_link();
-            let route = ip(&format!("ip -j route show {}", pod.address));
-            assert_eq!(route[0]["dev"], link.as_str(), "{route}");
+            for address in &pod.addresses {
+                let route = ip(&format!("ip {} -j route show {address}", family(*address)));
+                assert_eq!(route[0]["dev"], link.as_str(), "{route}");
+            }
             assert!(links.contains(&link), "{links}");
         }
-        assert_eq!(
-            seen.facts.calico.kept_addresses,
-            ["10.244.1.1".parse::<std::net::IpAddr>().unwrap()]
-        );
+        let kept = seen.facts.calico.kept_addresses.iter().map(IpAddr::to_string);
+        let gateways = ["10.244.1.1", "fd00:10:244:1::1"];
+        assert!(kept.eq(gateways.into_iter().take(pods[0].addresses.len())));
+        // The pods forget what they remember, and ask again.
+        let traffic = Traffic::start(&pods);
+        for pod in &pods[..3] {
+            pod.run("ip neighbour flush all");
+            pod.run("ip -6 neighbour flush all");
+        }
+        traffic.assert_no_gap("after the caches of the pods were emptied");
     });
 }
 
@@ -117,12 +157,35 @@ pub fn of_pods(pods: &[Pod]) -> Vec<String> {
             let value = run(&format!("sysctl -n net.ipv4.conf.{name}.{parameter}"));
             lines.push(format!("{name} {parameter} {value}"));
         }
-        lines.push(
-            run(&format!("ip -4 address show dev {name}"))
+        for parameter in [
+            "proxy_ndp",
+            "forwarding",
+            "accept_ra",
+            "accept_dad",
+            "disable_ipv6",
+        ] {
+            let value = run(&format!("sysctl -n net.ipv6.conf.{name}.{parameter}"));
+            lines.push(format!("{name} IPv6 {parameter} {value}"));
+        }
+        let addresses = run(&format!("ip -o address show dev {name}"));
+        lines.extend(
+            addresses
                 .lines()
-                .skip(1)
-                .collect(),
+                .filter(|line| !line.contains("scope link"))
+                .map(|line| {
+                    // The tests do not wait for the detection of duplicate addresses.
+                    let words = line.split_whitespace().skip(1);
+                    words
+                        .filter(|word| *word != "nodad")
+                        .collect::<Vec<_>>()
+                        .join(" ")
+                }),
         );
+        let proxies = run(&format!("ip -6 neighbour show proxy dev {name}"));
+        lines.extend(proxies.lines().map(str::to_owned));
+        let routes = run(&format!("ip -6 route show dev {name}"));
+        let configured = routes.lines().filter(|route| !route.starts_with("fe80"));
+        lines.extend(configured.map(|route| format!("{name} {route}")));
         lines.push(run(&format!("ip neighbour show dev {name} nud permanent")));
         let routes = run(&format!("ip -4 route show dev {name}"));
         lines.extend(routes.lines().map(|route| format!("{name} {route}")));
@@ -136,26 +199,29 @@ pub fn of_pods(pods: &[Pod]) -> Vec<String> {
         .collect();
     local.sort();
     lines.extend(local);
-    lines.push(run("ip -4 address show dev lo"));
+    lines.push(run("ip address show dev lo"));
     lines
 }
 
-#[test]
+#[rstest]
+#[case::ipv4(false)]
+#[case::dual_stack(true)]
 #[ignore = "needs root and network namespaces"]
-fn adopted_pods_return_to_the_bridge_without_a_lost_packet() {
-    in_namespace(|| async {
-        let (host, pods) = mixed().await;
+fn adopted_pods_return_to_the_bridge_without_a_lost_packet(#[case] dual_stack: bool) {
+    in_namespace(move || async move {
+        let (host, pods) = mixed(new_host(dual_stack)).await;
         let flannels = &pods[..3];
         let mixed = of_pods(flannels);
         adopt(&host, flannels).await;
         run("ip link delete calinew");
         let traffic = Traffic::start(flannels);
         assert_eq!(drive(&host, Goal::Flannel).await, None);
-        traffic.assert_nothing_lost("rollback");
+        traffic.assert_no_gap("rollback");
         assert!(host.is_rolled_back());
         // In phase Mixed the pods have routes of their own, and the bridge answers for them.
         let without = |lines: Vec<String>| -> Vec<String> {
-            let is_same = |line: &String| !line.contains("proto 82") && !line.contains("cni0 proxy_arp");
+            let other = ["proto 82", "cni0 proxy_arp", "cni0 IPv6 proxy_ndp", " proxy"];
+            let is_same = |line: &String| !other.iter().any(|word| line.contains(word));
             lines.into_iter().filter(is_same).collect()
         };
         assert_eq!(without(of_pods(flannels)), without(mixed));
@@ -169,11 +235,13 @@ fn adopted_pods_return_to_the_bridge_without_a_lost_packet() {
     });
 }
 
-#[test]
+#[rstest]
+#[case::ipv4(false)]
+#[case::dual_stack(true)]
 #[ignore = "needs root and network namespaces"]
-fn the_end_of_an_adopted_pod_leaves_nothing_of_it() {
-    in_namespace(|| async {
-        let (host, pods) = mixed().await;
+fn the_end_of_an_adopted_pod_leaves_nothing_of_it(#[case] dual_stack: bool) {
+    in_namespace(move || async move {
+        let (host, pods) = mixed(new_host(dual_stack)).await;
         adopt(&host, &pods[..3]).await;
         // A later pod of the same name has the name of the link, and is not the adopted one.
         let first = pods[0].calico_link();
@@ -198,7 +266,11 @@ fn the_end_of_an_adopted_pod_leaves_nothing_of_it() {
         }
         assert_eq!(drive(&host, Goal::Calico).await, None);
         assert_eq!(run("nft list tables").trim(), "");
-        assert!(!run("ip -4 address show dev lo").contains("10.244.1.1"));
+        let loopback = run("ip address show dev lo");
+        assert!(
+            !loopback.contains("10.244.1.1") && !loopback.contains("fd00:"),
+            "{loopback}"
+        );
         assert_eq!(
             phase(&host.observe().await.facts, &host.settings()),
             Phase::Calico

@@ -8,9 +8,10 @@ use flannel_to_calico::facts::LegacyPod;
 use flannel_to_calico::host::phase;
 use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
+use rstest::rstest;
 use serde_json::json;
 
-use crate::adopt::{felix_takes, mixed, of_pods};
+use crate::adopt::{felix_takes, mixed, new_host, of_pods};
 use crate::drive;
 use crate::host::{Host, in_namespace, run};
 use crate::pods::{Pod, Traffic};
@@ -21,16 +22,18 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The agent's clock is over for these pods.
 fn expire(host: &Host, pods: &[Pod]) {
-    let sandboxes = pods.iter().map(|pod| pod.name.to_owned()).collect();
+    let sandboxes = pods.iter().map(|pod| pod.name.clone()).collect();
     let mut journal = Journal::open(&host.state()).unwrap();
     journal.record_not_taken(sandboxes, Timestamp::now()).unwrap();
 }
 
-#[test]
+#[rstest]
+#[case::ipv4(false)]
+#[case::dual_stack(true)]
 #[ignore = "needs root and network namespaces"]
-fn a_host_without_felix_is_as_before_and_no_packet_is_lost() {
-    in_namespace(|| async {
-        let (host, pods) = mixed().await;
+fn a_host_without_felix_is_as_before_and_no_packet_is_lost(#[case] dual_stack: bool) {
+    in_namespace(move || async move {
+        let (host, pods) = mixed(new_host(dual_stack)).await;
         let flannels = &pods[..3];
         let before = of_pods(flannels);
         let traffic = Traffic::start(&pods);
@@ -43,7 +46,7 @@ fn a_host_without_felix_is_as_before_and_no_packet_is_lost() {
             waits.contains("within 60 s") && waits.contains("pod shop/a"),
             "{waits}"
         );
-        traffic.assert_nothing_lost("there and back without Felix");
+        traffic.assert_no_gap("there and back without Felix");
         assert_eq!(of_pods(flannels), before);
         // No step follows, and the way back is that of a host in phase Mixed.
         let path = Journal::open(&host.state()).unwrap().path();
@@ -60,7 +63,7 @@ fn a_host_without_felix_is_as_before_and_no_packet_is_lost() {
 #[ignore = "needs root and network namespaces"]
 fn one_pod_that_is_not_taken_returns_while_the_others_stay_adopted() {
     in_namespace(|| async {
-        let (host, pods) = mixed().await;
+        let (host, pods) = mixed(Host::new()).await;
         let traffic = Traffic::start(&pods);
         drive(&host, Goal::Calico).await.unwrap();
         felix_takes(&pods[1]);
@@ -76,12 +79,12 @@ fn one_pod_that_is_not_taken_returns_while_the_others_stay_adopted() {
         let attached: Vec<bool> = facts.legacy_pods.iter().map(|pod| pod.attached).collect();
         assert_eq!(attached, [true, false, false]);
         assert!(facts.legacy_pods[1..].iter().all(LegacyPod::is_adopted));
-        traffic.assert_nothing_lost("one pod returns");
+        traffic.assert_no_gap("one pod returns");
         // Everything goes back afterwards.
         run("ip link delete calinew");
         let traffic = Traffic::start(&pods[..3]);
         assert_eq!(drive(&host, Goal::Flannel).await, None);
-        traffic.assert_nothing_lost("rollback");
+        traffic.assert_no_gap("rollback");
         let facts = host.observe().await.facts;
         assert!(
             facts.legacy_pods.iter().all(|pod| pod.attached),
@@ -120,7 +123,7 @@ fn on_bridge(pod: &Pod) -> bool {
 #[ignore = "needs root and network namespaces"]
 fn a_pod_that_is_not_taken_is_adopted_again_after_a_resume_and_not_after_a_restart() {
     in_namespace(|| async {
-        let (mut host, pods) = mixed().await;
+        let (mut host, pods) = mixed(Host::new()).await;
         host.adoption.taking_seconds = 2;
         let mut asked = object(&host);
         asked["spec"]["flannelToCalico"]["goal"] = json!("Calico");

@@ -104,7 +104,7 @@ pub struct Host {
     pub paths: Paths,
     pub netlink: Netlink,
     pub processes: Processes,
-    ipv6: Option<Ipv6HostSettings>,
+    pub ipv6: Option<Ipv6HostSettings>,
     pub adopt_pods: bool,
     pub adoption: AdoptionSettings,
 }

@@ -1,7 +1,7 @@
 //! Pods with network namespaces of their own, and probes between them.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
 
 use crate::host::{Host, json as ip, run};
@@ -18,68 +19,81 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// A probe without an answer after this time is lost.
 const LATE: Duration = Duration::from_millis(500);
 const PORT: u16 = 7;
+/// A frame that a pod sends in the moment in which its link leaves or joins the bridge is dropped by the kernel: the link is a port
+/// already, or still, and the port is not forwarding. Some 15 µs; longer if the kernel runs another process meanwhile.
+const MOST_LOST: u32 = 2;
 
 /// A pod with a network namespace of its own.
 #[derive(Clone, Debug)]
 pub struct Pod {
-    pub name: &'static str,
-    pub address: Ipv4Addr,
+    pub name: String,
+    /// One of each family that the host has.
+    pub addresses: Vec<IpAddr>,
 }
 
 impl Pod {
-    /// A pod as flannel's CNI plugins make it.
-    pub fn on_bridge(host: &Host, name: &'static str, last: u8) -> Self {
-        let pod = Self {
-            name,
-            address: Ipv4Addr::new(10, 244, 1, last),
-        };
-        let link = pod.link();
+    fn new(host: &Host, name: &str, last: u8) -> Self {
+        let mut addresses = vec![IpAddr::from([10, 244, 1, last])];
+        if host.ipv6.is_some() {
+            addresses.push(IpAddr::from([0xfd00, 0x10, 0x244, 1, 0, 0, 0, u16::from(last)]));
+        }
         run(&format!("ip netns add {name}"));
+        Self {
+            name: name.to_owned(),
+            addresses,
+        }
+    }
+
+    /// A pod as flannel's CNI plugins make it.
+    pub fn on_bridge(host: &Host, name: &str, last: u8) -> Self {
+        let pod = Self::new(host, name, last);
+        let link = pod.link();
         run(&format!(
             "ip link add {link} type veth peer name eth0 netns {name}"
         ));
         run(&format!("ip link set {link} master cni0 up"));
         run(&format!("bridge link set dev {link} hairpin on"));
-        pod.run(&format!("ip address add {}/24 dev eth0", pod.address));
-        for line in [
-            "ip link set lo up",
-            "ip link set eth0 up",
-            "ip route add default via 10.244.1.1",
-        ] {
-            pod.run(line);
+        pod.run("ip link set lo up");
+        pod.run("ip link set eth0 up");
+        for address in &pod.addresses {
+            let (length, gateway) = network_of(*address);
+            let flags = if address.is_ipv6() { "nodad" } else { "" };
+            pod.run(&format!("ip address add {address}/{length} dev eth0 {flags}"));
+            pod.run(&format!(
+                "ip {} route add default via {gateway}",
+                family(*address)
+            ));
         }
         pod.record(host);
         pod
     }
 
     /// A pod as Calico's CNI plugin makes it.
-    pub fn of_calico(name: &'static str, last: u8) -> Self {
-        let pod = Self {
-            name,
-            address: Ipv4Addr::new(10, 244, 1, last),
-        };
+    pub fn of_calico(host: &Host, name: &str, last: u8) -> Self {
+        let pod = Self::new(host, name, last);
         let link = format!("cali{name}");
-        run(&format!("ip netns add {name}"));
         run(&format!(
             "ip link add {link} type veth peer name eth0 netns {name}"
         ));
+        run(&format!("sysctl -qw net.ipv6.conf.{link}.accept_dad=0"));
         run(&format!("ip link set {link} address ee:ee:ee:ee:ee:ee up"));
         run(&format!(
-            "sysctl -qw net.ipv4.conf.{link}.proxy_arp=1 net.ipv4.neigh.{link}.proxy_delay=0"
+            "sysctl -qw net.ipv4.conf.{link}.proxy_arp=1 net.ipv4.neigh.{link}.proxy_delay=0 net.ipv6.conf.{link}.proxy_ndp=1"
         ));
-        pod.run(&format!("ip address add {}/32 dev eth0", pod.address));
-        for line in [
-            "ip link set lo up",
-            "ip link set eth0 up",
-            "ip route add 169.254.1.1 dev eth0 scope link",
-            "ip route add default via 169.254.1.1",
-        ] {
-            pod.run(line);
+        pod.run("ip link set lo up");
+        pod.run("sysctl -qw net.ipv6.conf.eth0.accept_dad=0");
+        pod.run("ip link set eth0 up");
+        for address in &pod.addresses {
+            let (length, gateway, flags) = match address {
+                IpAddr::V4(_) => (32, "169.254.1.1", ""),
+                IpAddr::V6(_) => (128, "fe80::ecee:eeff:feee:eeee", "nodad"),
+            };
+            let family = family(*address);
+            pod.run(&format!("ip address add {address}/{length} dev eth0 {flags}"));
+            pod.run(&format!("ip {family} route add {gateway} dev eth0"));
+            pod.run(&format!("ip {family} route add default via {gateway} dev eth0"));
+            run(&format!("ip {family} route add {address} dev {link} proto boot"));
         }
-        run(&format!(
-            "ip route add {} dev {link} scope link proto boot",
-            pod.address
-        ));
         pod
     }
 
@@ -88,7 +102,7 @@ impl Pod {
     }
 
     pub fn calico_link(&self) -> String {
-        calico::pod_link("shop", self.name)
+        calico::pod_link("shop", &self.name)
     }
 
     #[track_caller]
@@ -122,7 +136,7 @@ impl Pod {
                     { "name": self.link(), "mac": self.mac(false) },
                     { "name": "eth0", "mac": self.mac(true), "sandbox": format!("/run/netns/{}", self.name) },
                 ],
-                "ips": [{ "address": format!("{}/24", self.address), "gateway": "10.244.1.1", "interface": 2, "version": "4" }],
+                "ips": self.addresses.iter().map(ip_of).collect::<Vec<_>>(),
             },
         });
         let folder = host.paths.cni_state.join("results");
@@ -142,6 +156,26 @@ impl Pod {
             work()
         })
     }
+}
+
+/// Length of the subnet of an address, and its gateway: an address of `cni0`.
+fn network_of(address: IpAddr) -> (u8, &'static str) {
+    match address {
+        IpAddr::V4(_) => (24, "10.244.1.1"),
+        IpAddr::V6(_) => (64, "fd00:10:244:1::1"),
+    }
+}
+
+/// The address in libcni's record.
+fn ip_of(address: &IpAddr) -> Value {
+    let (length, gateway) = network_of(*address);
+    let version = if address.is_ipv6() { "6" } else { "4" };
+    json!({ "address": format!("{address}/{length}"), "gateway": gateway, "interface": 2, "version": version })
+}
+
+/// The option of `ip` for the family of an address.
+pub fn family(address: IpAddr) -> &'static str {
+    if address.is_ipv6() { "-6" } else { "-4" }
 }
 
 /// Probes that were sent, probes that were lost, and the longest time between two answers.
@@ -168,13 +202,15 @@ impl Traffic {
         let echoes = pods.iter().map(answer).collect();
         std::thread::sleep(Duration::from_millis(100));
         for to in pods {
-            let (end, address) = (stop.clone(), to.address);
-            let host = std::thread::spawn(move || probe(&end, address));
-            paths.push((format!("host → {}", to.name), host));
-            for from in pods.iter().filter(|from| from.name != to.name) {
-                let (end, address) = (stop.clone(), to.address);
-                let thread = from.thread(move || probe(&end, address));
-                paths.push((format!("{} → {}", from.name, to.name), thread));
+            for address in &to.addresses {
+                let (end, address) = (stop.clone(), *address);
+                let host = std::thread::spawn(move || probe(&end, address));
+                paths.push((format!("host → {} {address}", to.name), host));
+                for from in pods.iter().filter(|from| from.name != to.name) {
+                    let end = stop.clone();
+                    let thread = from.thread(move || probe(&end, address));
+                    paths.push((format!("{} → {} {address}", from.name, to.name), thread));
+                }
             }
         }
         std::thread::sleep(Duration::from_millis(300));
@@ -186,16 +222,17 @@ impl Traffic {
         }
     }
 
-    /// Stops the probes; checks that none was lost.
-    pub fn assert_nothing_lost(self, when: &str) {
+    /// Stops the probes; checks that no path had a gap.
+    pub fn assert_no_gap(self, when: &str) {
         std::thread::sleep(Duration::from_millis(300));
         self.stop.store(true, Ordering::Relaxed);
-        let mut sum = 0;
+        let (mut sum, mut all) = (0, 0);
         let mut bad = Vec::new();
         for (path, thread) in self.paths {
             let (sent, lost, longest) = thread.join().unwrap();
             sum += sent;
-            if lost > 0 || sent == 0 {
+            all += lost;
+            if lost > MOST_LOST || sent == 0 {
                 bad.push(format!("{path}: {lost} of {sent} lost, longest gap {longest:?}"));
             }
         }
@@ -203,13 +240,20 @@ impl Traffic {
         for echo in self.echoes {
             echo.join().unwrap();
         }
-        eprintln!("{when}: {sum} probes");
+        eprintln!("{when}: {sum} probes, {all} lost");
         assert_eq!(bad, Vec::<String>::new(), "{when}");
     }
 }
 
+/// A process that does not run for a second loses no datagram: the kernel would drop those that do not fit.
+fn keep_bursts(socket: &UdpSocket) {
+    setsockopt(socket, sockopt::RcvBufForce, &(8 << 20)).unwrap();
+}
+
 fn echo(stop: &AtomicBool) {
-    let socket = UdpSocket::bind(("0.0.0.0", PORT)).unwrap();
+    // Both families.
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
+    keep_bursts(&socket);
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let mut buffer = [0; 16];
     while !stop.load(Ordering::Relaxed) {
@@ -220,8 +264,13 @@ fn echo(stop: &AtomicBool) {
 }
 
 /// Sends probes to this address.
-fn probe(stop: &AtomicBool, to: Ipv4Addr) -> Outcome {
-    let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
+fn probe(stop: &AtomicBool, to: IpAddr) -> Outcome {
+    let socket = match to {
+        IpAddr::V4(_) => UdpSocket::bind("0.0.0.0:0"),
+        IpAddr::V6(_) => UdpSocket::bind("[::]:0"),
+    };
+    let socket = socket.unwrap();
+    keep_bursts(&socket);
     socket.connect(SocketAddr::from((to, PORT))).unwrap();
     socket.set_read_timeout(Some(PAUSE)).unwrap();
     let (mut sent, mut answered) = (0_u32, 0_u32);

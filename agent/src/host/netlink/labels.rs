@@ -4,12 +4,14 @@ use std::net::IpAddr;
 
 use futures::TryStreamExt;
 use ipnet::IpNet;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope, CacheInfo,
+};
 use nix::errno::Errno;
 use pod_cidr::host::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress};
 
 use super::Netlink;
-use super::messages::{label, own_address};
+use super::messages::{KEPT_IPV6, label, own_address};
 use super::request::{NetlinkError, answer, reading};
 
 impl Netlink {
@@ -94,13 +96,15 @@ impl Netlink {
         let mut request = self.handle.address().add(index, address, whole.prefix_len());
         if let Some(label) = label {
             let message = request.message_mut();
-            // The kernel has labels for IPv4 only.
-            if address.is_ipv4() {
-                message.attributes.push(AddressAttribute::Label(label.to_owned()));
+            // Otherwise the host would use this address as the source of packets to its own pods: links without an address use
+            // an address of the loopback link.
+            match address {
+                IpAddr::V4(_) => {
+                    message.attributes.push(AddressAttribute::Label(label.to_owned()));
+                    message.header.scope = AddressScope::Host;
+                }
+                IpAddr::V6(_) => mark_as_kept(message),
             }
-            // With a wider scope the host would use this address as the source of packets to its own pods: links without an
-            // address use an address of the loopback link.
-            message.header.scope = AddressScope::Host;
         }
         match answer(request.execute()).await {
             Err(rtnetlink::Error::NetlinkError(message)) if message.raw_code() == -(Errno::EEXIST as i32) => {
@@ -122,4 +126,17 @@ impl Netlink {
             Err(source) => Err(NetlinkError::Request { attempt, source }),
         }
     }
+}
+
+/// IPv6 has neither labels nor a scope of its own: the address is deprecated from the start, so that no new connection uses it, and
+/// has replumb's mark. No other host has it, and no route belongs to it.
+fn mark_as_kept(message: &mut AddressMessage) {
+    message.header.flags = KEPT_IPV6 | AddressHeaderFlags::Nodad;
+    let flags = AddressFlags::from_bits_retain(u32::from(message.header.flags.bits()));
+    let mut lifetime = CacheInfo::default();
+    lifetime.ifa_valid = u32::MAX;
+    message.attributes.extend([
+        AddressAttribute::Flags(flags | AddressFlags::Noprefixroute),
+        AddressAttribute::CacheInfo(lifetime),
+    ]);
 }

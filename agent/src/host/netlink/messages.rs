@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use flannel_to_calico::host::KEPT_LABEL;
 use ipnet::IpNet;
 use netlink_packet_route::AddressFamily;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
     InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo,
     LinkMessage,
@@ -267,8 +268,13 @@ pub(super) fn own_address(message: &AddressMessage) -> Option<IpNet> {
     IpNet::new(address, message.header.prefix_len).ok()
 }
 
-/// The label of an IPv4 address: the name of its link unless another one was set. Empty for IPv6.
+/// The label of an IPv4 address: the name of its link unless another one was set. The kernel has no labels for IPv6: an address with
+/// [`KEPT_IPV6`] has the label of addresses that are kept for adopted pods, any other one an empty label.
 pub(super) fn label(message: &AddressMessage) -> &str {
+    let is_kept = KEPT_IPV6 | AddressHeaderFlags::Deprecated;
+    if message.header.family == AddressFamily::Inet6 && message.header.flags.contains(is_kept) {
+        return KEPT_LABEL;
+    }
     let mut attributes = message.attributes.iter();
     attributes
         .find_map(|attribute| match attribute {
@@ -278,7 +284,11 @@ pub(super) fn label(message: &AddressMessage) -> &str {
         .unwrap_or_default()
 }
 
-/// The label of an IPv4 address, if it has one of its own: `link:word`.
+/// The mark of an IPv6 address that replumb keeps: that of a Mobile IPv6 home address, which no other program sets on a deprecated
+/// address.
+pub(super) const KEPT_IPV6: AddressHeaderFlags = AddressHeaderFlags::Homeaddress;
+
+/// The label of an address, if it has one of its own: `link:word`.
 pub(super) fn own_label(message: &AddressMessage) -> String {
     Some(label(message))
         .filter(|label| label.contains(':'))

@@ -80,31 +80,47 @@ impl Netlink {
             .map_err(|source| request(attempt(), source))
     }
 
-    /// Creates a bridge with the name, MAC address, MTU and addresses of a saved one, sets it up, and returns it. Existing objects
-    /// are kept.
+    /// Creates a bridge with the name and MAC address of a saved one, and returns it. An existing bridge is kept.
     ///
     /// # Errors
     ///
     /// The kernel refuses a request, or the netlink socket fails.
-    pub async fn restore_bridge(&self, saved: &Link, addresses: &[Address]) -> Result<Link, NetlinkError> {
+    pub async fn create_bridge(&self, saved: &Link) -> Result<Link, NetlinkError> {
         let find = |links: Vec<Link>| links.into_iter().find(|link| link.name == saved.name);
-        if find(self.links().await?).is_none() {
-            let message = LinkBridge::new(&saved.name).address(bytes(&saved.mac)).up();
-            answer(self.handle.link().add(message.build()).execute())
-                .await
-                .map_err(|source| request(format!("create bridge {}", saved.name), source))?;
+        if let Some(bridge) = find(self.links().await?) {
+            return Ok(bridge);
         }
-        let Some(bridge) = find(self.links().await?) else {
-            return Err(request(
+        let message = LinkBridge::new(&saved.name).address(bytes(&saved.mac));
+        answer(self.handle.link().add(message.build()).execute())
+            .await
+            .map_err(|source| request(format!("create bridge {}", saved.name), source))?;
+        find(self.links().await?).ok_or_else(|| {
+            request(
                 format!("find bridge {}, which was created a moment ago", saved.name),
                 rtnetlink::Error::RequestFailed,
-            ));
-        };
+            )
+        })
+    }
+
+    /// Gives a bridge the MTU and the addresses of a saved one, and sets it up. Existing objects are kept.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses a request, or the netlink socket fails.
+    pub async fn restore_bridge(
+        &self,
+        bridge: &Link,
+        saved: &Link,
+        addresses: &[Address],
+    ) -> Result<(), NetlinkError> {
+        self.set_up(bridge, true).await?;
         // A bridge follows the MTU of its ports until its own is changed after its creation.
         let mtu = LinkUnspec::new_with_index(bridge.index).mtu(saved.mtu).build();
         self.set_link(mtu, || format!("set the MTU of bridge {}", saved.name))
             .await?;
-        for own in addresses {
+        // The kernel creates a link-local address with the link.
+        let is_configured = |own: &&Address| !is_link_local(own.address.addr());
+        for own in addresses.iter().filter(is_configured) {
             let add = self
                 .handle
                 .address()
@@ -113,7 +129,7 @@ impl Netlink {
                 .await
                 .map_err(|source| request(format!("add {} to bridge {}", own.address, saved.name), source))?;
         }
-        Ok(bridge)
+        Ok(())
     }
 
     /// Adds a permanent neighbour entry, or replaces an entry for the address.
@@ -203,4 +219,11 @@ pub(super) fn entry(link: u32, address: IpAddr) -> NeighbourMessage {
         .attributes
         .push(NeighbourAttribute::Destination(destination));
     message
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
 }

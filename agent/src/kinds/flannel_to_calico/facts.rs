@@ -10,7 +10,8 @@ use flannel_to_calico::host::{BRIDGE, CALICO_DEVICE, CALICO_DEVICE_V6, FLANNEL_D
 use ipnet::{IpNet, Ipv6Net};
 
 pub use self::legacy::{
-    LinkParameters, calico_pods, kept_addresses, legacy_pods, legacy_problems, link_names,
+    LinkParameters, calico_pods, kept_addresses, legacy_pods, legacy_problems, link_names, neighbours_of,
+    on_bridge,
 };
 use crate::host::netlink::{FELIX, KERNEL, ROUTE_PROTOCOL};
 use crate::host::snapshot::{Link, Route, Snapshot};

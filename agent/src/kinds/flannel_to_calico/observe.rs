@@ -1,6 +1,7 @@
 //! Reads the host into facts. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use api::FailureCategory;
 use flannel_to_calico::facts::{CalicoObjects, Found, HostFacts, ReversePathFilter};
@@ -178,26 +179,29 @@ fn link_parameters(
 ) -> Result<LinkParameters, SysctlError> {
     // The kernel uses the larger of the two values; 1 is strict.
     let loose = interfaces.iter().filter(|(_, own)| all.max(**own) != 1);
-    Ok(LinkParameters {
+    let mut parameters = LinkParameters {
         loose: loose.map(|(name, _)| name.clone()).collect(),
-        answering: answering(snapshot, state, paths)?,
+        answering: BTreeSet::new(),
+        with_ipv6: BTreeSet::new(),
         frame_rules,
-    })
-}
-
-/// Links to pods of flannel that answer ARP requests for all addresses.
-fn answering(snapshot: &Snapshot, state: &State, paths: &Paths) -> Result<BTreeSet<String>, SysctlError> {
-    let mut found = BTreeSet::new();
-    let attachments = state
-        .attachments
-        .iter()
-        .filter_map(|(_, known)| known.as_ref().ok());
-    for (name, calico_name) in attachments.filter_map(facts::link_names) {
+    };
+    let attachments = state.attachments.iter();
+    for attachment in attachments.filter_map(|(_, known)| known.as_ref().ok()) {
+        let Some((name, calico_name)) = facts::link_names(attachment) else {
+            continue;
+        };
         for link in [name, &calico_name] {
-            if snapshot.link(link).is_some() && sysctl::answers_for_all(&paths.sysctl, link)? {
-                found.insert(link.to_owned());
+            if snapshot.link(link).is_none() {
+                continue;
+            }
+            let speaks_ipv6 = attachment.addresses.iter().any(IpAddr::is_ipv6);
+            if sysctl::answers_for_all(&paths.sysctl, link, speaks_ipv6)? {
+                parameters.answering.insert(link.to_owned());
+            }
+            if speaks_ipv6 && sysctl::has_ipv6(&paths.sysctl, link)? {
+                parameters.with_ipv6.insert(link.to_owned());
             }
         }
     }
-    Ok(found)
+    Ok(parameters)
 }

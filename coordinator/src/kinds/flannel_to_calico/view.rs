@@ -6,7 +6,7 @@ use api::node_migration::NodeMigrationStatus;
 use engine::drain;
 use engine::probe::Prober;
 use engine::sourced::Sourced;
-use flannel_to_calico::host::pods_that_stay;
+use flannel_to_calico::host::{HostSettings, pods_that_stay};
 use flannel_to_calico::import;
 use flannel_to_calico::node::{AgentReport, Direction, NetworkLabel, NodeView, Stage};
 use flannel_to_calico::settings::Settings;
@@ -111,7 +111,9 @@ pub fn view<'snapshot>(
             })
             .unwrap_or_default(),
         legacy_pods: host.map(|host| host.legacy_pods.clone()).unwrap_or_default(),
-        pods_that_stay: host.map(pods_that_stay).unwrap_or_default(),
+        pods_that_stay: host
+            .map(|host| pods_that_stay(host, &HostSettings::of(settings)))
+            .unwrap_or_default(),
         probe_pod: snapshot.probe_pods.get(name).map(|pod| probe_pod(pod)),
         probers,
         stage: object

@@ -3,7 +3,7 @@
 use super::network::hosts;
 use super::{CheckName, CheckPolicy};
 use crate::facts::ClusterFacts;
-use crate::host::{links_without_known_pod, obstacles};
+use crate::host::{HostSettings, links_without_known_pod, obstacles};
 use crate::settings::{LegacyPods, Settings, Strategy};
 use engine::check::{Check, Finding, Report, Verdict, names};
 
@@ -27,7 +27,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPol
             report.add(verdict, "Node", &node.name, finding);
         }
         if (policy.strategy, policy.legacy_pods) == (Strategy::InPlace, LegacyPods::Adopt) {
-            for pod in obstacles(host) {
+            for pod in obstacles(host, &HostSettings::of(settings)) {
                 let finding = Finding::new(
                     "cni0",
                     format!("{pod}, so the pod cannot be adopted"),

@@ -4,7 +4,7 @@ use engine::document::Action;
 
 use super::{LABEL, rename_tunnels, route_subnets};
 use crate::facts::ClusterFacts;
-use crate::host::obstacles;
+use crate::host::{HostSettings, obstacles};
 use crate::settings::{LegacyPods, Settings};
 use engine::cluster::Node;
 
@@ -71,7 +71,7 @@ pub(super) fn of_node(
             "calico-node is Ready, the agent's checks pass, an old and a new node reach a pod on the node",
         ),
     ]);
-    actions.extend(remove_bridge(legacy_pods, facts, node));
+    actions.extend(remove_bridge(settings, legacy_pods, facts, node));
     actions.extend([Action::new(
         "release",
         format!("IPAM blocks of node {}", node.name),
@@ -81,7 +81,12 @@ pub(super) fn of_node(
 }
 
 /// The end of `cni0`: when its last pod has ended, or has been adopted.
-fn remove_bridge(legacy_pods: LegacyPods, facts: &ClusterFacts, node: &Node) -> Vec<Action> {
+fn remove_bridge(
+    settings: &Settings,
+    legacy_pods: LegacyPods,
+    facts: &ClusterFacts,
+    node: &Node,
+) -> Vec<Action> {
     let host = format!("host {}", node.name);
     let delete = |objects: &str, when: &str| Action::new("delete", &host, format!("{objects}, when {when}"));
     match legacy_pods {
@@ -91,7 +96,8 @@ fn remove_bridge(legacy_pods: LegacyPods, facts: &ClusterFacts, node: &Node) -> 
         )],
         LegacyPods::Adopt => {
             let facts = facts.hosts.get(&node.name);
-            let stays = facts.map(obstacles).unwrap_or_default();
+            let settings = HostSettings::of(settings);
+            let stays = facts.map(|facts| obstacles(facts, &settings)).unwrap_or_default();
             let adopted = facts.map_or(0, |facts| {
                 let attached = facts.legacy_pods.iter().filter(|pod| pod.attached).count();
                 attached.saturating_sub(stays.len())

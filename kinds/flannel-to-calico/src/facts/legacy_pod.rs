@@ -1,6 +1,6 @@
 //! Pods of flannel on a host, and the links that lead to them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use engine::drain::Pod;
 use schemars::JsonSchema;
@@ -58,13 +58,16 @@ pub struct PodLink {
     pub name: String,
     /// `calicoName` is the name that Calico gives to the link of this pod.
     pub calico_name: String,
-    /// `loose` is whether the reverse path filter of the link accepts packets whose way back is another link.
+    /// `loose` is whether the reverse path filter of the link accepts packets whose way back is another link, and the link has IPv6
+    /// if the pod has.
     #[serde(default)]
     pub loose: bool,
     /// `routed` is whether each address of the pod has a route and a permanent neighbour entry on this link.
     #[serde(default)]
     pub routed: bool,
-    /// `answers` is whether the link answers ARP requests for all addresses without delay, and forwards packets.
+    /// `answers` is whether the link answers ARP requests for all addresses without delay, and forwards packets. If the pod has an IPv6
+    /// address, also whether it answers neighbour solicitations for all addresses that `cni0` has and answers for, and for those
+    /// of the other pods.
     #[serde(default)]
     pub answers: bool,
     /// `acceptsFrames` is whether a rule accepts frames of the pod to other MAC addresses than that of the link.
@@ -80,6 +83,14 @@ pub struct PodLink {
 }
 
 impl LegacyPod {
+    /// The IPv6 addresses of the pod.
+    pub fn ipv6_addresses(&self) -> impl Iterator<Item = Ipv6Addr> {
+        self.addresses.iter().filter_map(|address| match address {
+            IpAddr::V6(address) => Some(*address),
+            IpAddr::V4(_) => None,
+        })
+    }
+
     /// Whether the pod runs: its link is on `cni0`, or leads to the pod without it.
     pub fn is_running(&self) -> bool {
         self.attached || self.pod_link.is_some()

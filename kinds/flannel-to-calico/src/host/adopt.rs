@@ -1,13 +1,16 @@
 //! The decisions of an adoption: running pods of flannel become Calico's own, without a restart.
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use engine::words::names;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::adopt_step::{PodAction, PodChange, PodEnd};
-use super::{BRIDGE, HostStep};
+use super::{BRIDGE, HostSettings, HostStep};
 use crate::facts::{HostFacts, LegacyPod, PodLink};
+use crate::objects;
 
 /// `AdoptionSettings` is how running pods of flannel are adopted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -46,11 +49,11 @@ impl AdoptionSettings {
 }
 
 /// The next change that adopts the pods of `cni0`; `None` if no pod remains that can be adopted.
-pub(super) fn next(facts: &HostFacts) -> Option<HostStep> {
+pub(super) fn next(facts: &HostFacts, settings: &HostSettings) -> Option<HostStep> {
     let pods: Vec<(&LegacyPod, &PodLink)> = facts
         .legacy_pods
         .iter()
-        .filter(|pod| !pod.is_adopted() && obstacle(pod, facts).is_none())
+        .filter(|pod| !pod.is_adopted() && obstacle(pod, facts, settings).is_none())
         .filter_map(|pod| Some((pod, pod.pod_link.as_ref()?)))
         .collect();
     if pods.is_empty() {
@@ -73,7 +76,7 @@ pub(super) fn next(facts: &HostFacts) -> Option<HostStep> {
 }
 
 /// Why a pod that runs on `cni0` cannot be adopted, as a part of a sentence after the name of the pod; `None` if it can.
-fn obstacle(pod: &LegacyPod, facts: &HostFacts) -> Option<String> {
+fn obstacle(pod: &LegacyPod, facts: &HostFacts, settings: &HostSettings) -> Option<String> {
     if let Some(obstacle) = &pod.obstacle {
         return Some(obstacle.clone());
     }
@@ -90,8 +93,13 @@ fn obstacle(pod: &LegacyPod, facts: &HostFacts) -> Option<String> {
     if pod.mac.is_empty() {
         return Some("the record of the pod has no MAC address".to_owned());
     }
-    if pod.addresses.iter().any(std::net::IpAddr::is_ipv6) {
-        return Some("the pod has an IPv6 address".to_owned());
+    if let Some(address) = pod
+        .ipv6_addresses()
+        .find(|address| !is_in_blocks(*address, facts, settings))
+    {
+        return Some(format!(
+            "address {address} is in no IPAM block of the node, so other nodes on Calico have no route to it"
+        ));
     }
     let is_same = |other: &&LegacyPod| other.sandbox == pod.sandbox;
     if facts.legacy_pods.iter().filter(is_same).count() > 1 {
@@ -101,14 +109,31 @@ fn obstacle(pod: &LegacyPod, facts: &HostFacts) -> Option<String> {
     is_taken.then(|| format!("another link has the name {}", link.calico_name))
 }
 
+/// Whether this IPv6 address is in a block that the migration claims for the node. Calico routes blocks, and its IPAM knows addresses
+/// in blocks only.
+fn is_in_blocks(address: Ipv6Addr, facts: &HostFacts, settings: &HostSettings) -> bool {
+    let address = IpAddr::V6(address);
+    let ranges = facts.bridge.present().map(|bridge| &bridge.addresses);
+    let mut ranges = ranges
+        .into_iter()
+        .flatten()
+        .filter(|range| range.contains(&address));
+    settings.ipv6.as_ref().is_some_and(|ipv6| {
+        ranges.any(|range| {
+            let blocks = objects::blocks(range.trunc(), ipv6.block_size).unwrap_or_default();
+            blocks.iter().any(|block| block.contains(&address))
+        })
+    })
+}
+
 /// The pods on `cni0` that cannot be adopted, each with its reason and the way out.
-pub fn obstacles(facts: &HostFacts) -> Vec<String> {
+pub fn obstacles(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
     facts
         .legacy_pods
         .iter()
         .filter(|pod| pod.attached)
         .filter_map(|pod| {
-            let reason = obstacle(pod, facts)?;
+            let reason = obstacle(pod, facts, settings)?;
             Some(format!("pod {}/{}: {reason}", pod.namespace, pod.name))
         })
         .collect()
@@ -116,20 +141,20 @@ pub fn obstacles(facts: &HostFacts) -> Vec<String> {
 
 /// The pods that stay on `cni0` because they cannot be adopted; empty while other pods are to be adopted, wait for Felix, or return
 /// to `cni0`.
-pub fn pods_that_stay(facts: &HostFacts) -> Vec<String> {
+pub fn pods_that_stay(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
     let is_on_its_way = |pod: &LegacyPod| {
         let returns = pod.not_taken_within.is_some() && pod.pod_link.is_some() && !pod.attached;
         returns || pod.waits_for_felix()
     };
-    if next(facts).is_some() || facts.legacy_pods.iter().any(is_on_its_way) {
+    if next(facts, settings).is_some() || facts.legacy_pods.iter().any(is_on_its_way) {
         return Vec::new();
     }
-    obstacles(facts)
+    obstacles(facts, settings)
 }
 
 /// The sentence for pods that stay on `cni0`.
-pub(super) fn cannot_be_adopted(facts: &HostFacts) -> Option<String> {
-    let found = obstacles(facts);
+pub(super) fn cannot_be_adopted(facts: &HostFacts, settings: &HostSettings) -> Option<String> {
+    let found = obstacles(facts, settings);
     (!found.is_empty()).then(|| {
         format!(
             "pods that cannot be adopted stay on {BRIDGE}: {}. Restart each of them: the new pod uses Calico",

@@ -55,7 +55,11 @@ pub(super) fn all(facts: &HostFacts, standing: &[HostStep]) -> Vec<HostStep> {
 /// The next step that returns pods whose links calico-node has not taken. The other adopted pods stay as they are.
 ///
 /// The journal says what has to be reverted: after a crash, the facts do not show a kernel parameter that is not restored yet.
-pub(super) fn not_taken(facts: &HostFacts, standing: &[HostStep]) -> Option<HostStep> {
+pub(super) fn not_taken(
+    facts: &HostFacts,
+    settings: &HostSettings,
+    standing: &[HostStep],
+) -> Option<HostStep> {
     let reverts: Vec<HostStep> = PodAction::ALL
         .iter()
         .rev()
@@ -92,7 +96,7 @@ pub(super) fn not_taken(facts: &HostFacts, standing: &[HostStep]) -> Option<Host
         .flat_map(|action| changes(standing, *action))
         .any(|change| change.pods.iter().any(|end| runs(facts, end)));
     let is_open = standing.contains(&HostStep::OpenBridge) && has_ports;
-    (is_open && !is_in_use && adopt::next(facts).is_none()).then_some(HostStep::CloseBridge)
+    (is_open && !is_in_use && adopt::next(facts, settings).is_none()).then_some(HostStep::CloseBridge)
 }
 
 /// The ends of pods that calico-node has not taken and for which this action is not reverted yet.

@@ -41,6 +41,11 @@ impl PodEnd {
         })
     }
 
+    /// Whether the pod has an IPv6 address.
+    pub fn speaks_ipv6(&self) -> bool {
+        self.addresses.iter().any(IpAddr::is_ipv6)
+    }
+
     /// The name of the rule that accepts frames of the pod: the two names of its link.
     pub fn frame_rule(&self) -> String {
         frame_rule(&self.link, &self.calico_link)

@@ -64,7 +64,8 @@ pub(super) fn detach(facts: &HostFacts, settings: &HostSettings, standing: &[Hos
         ));
     }
     if settings.adopt_pods
-        && let Some(step) = adopt_back::not_taken(facts, standing).or_else(|| adopt::next(facts))
+        && let Some(step) =
+            adopt_back::not_taken(facts, settings, standing).or_else(|| adopt::next(facts, settings))
     {
         return HostDecision::Run(step);
     }
@@ -80,7 +81,7 @@ pub(super) fn detach(facts: &HostFacts, settings: &HostSettings, standing: &[Hos
         } else {
             "pods are"
         };
-        let adopted = adopt::cannot_be_adopted(facts).filter(|_| settings.adopt_pods);
+        let adopted = adopt::cannot_be_adopted(facts, settings).filter(|_| settings.adopt_pods);
         return HostDecision::Wait(adopted.unwrap_or_else(|| {
             format!(
                 "{} {verb} still attached to {BRIDGE}: {}",

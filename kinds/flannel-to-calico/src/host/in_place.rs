@@ -93,17 +93,18 @@ fn upkeep_step(facts: &HostFacts, settings: &HostSettings) -> Option<HostStep> {
     (!wanted.is_empty() && wanted != bridge.answered).then_some(HostStep::AnswerForAddresses(wanted))
 }
 
-/// IPv6 addresses that Calico's pods on this node may have: `cni0` answers for exactly these.
+/// IPv6 addresses that are not on the bridge and that its pods look for there: `cni0` answers for exactly these. Calico's pods on this
+/// node may have any free address of the claimed blocks; adopted pods have left the bridge.
 ///
-/// Running flannel pods answer for their own addresses: a second answer would look like a duplicate address.
+/// Flannel pods on the bridge answer for their own addresses: a second answer would look like a duplicate address.
 fn to_answer_for(facts: &HostFacts, bridge: &Bridge, settings: &HostSettings) -> Vec<Ipv6Net> {
     let Some(ipv6) = &settings.ipv6 else {
         return Vec::new();
     };
     let own = bridge.addresses.iter().map(IpNet::addr);
-    let pods = facts.legacy_pods.iter().filter(|pod| pod.is_running());
+    let running = || facts.legacy_pods.iter().filter(|pod| pod.is_running());
     let taken: BTreeSet<IpAddr> = own
-        .chain(pods.flat_map(|pod| pod.addresses.iter().copied()))
+        .chain(running().flat_map(|pod| pod.addresses.iter().copied()))
         .collect();
     let free = bridge
         .addresses
@@ -117,7 +118,10 @@ fn to_answer_for(facts: &HostFacts, bridge: &Bridge, settings: &HostSettings) ->
             IpAddr::V4(_) => None,
         })
         .filter(|address| !taken.contains(&IpAddr::V6(*address)));
-    Ipv6Net::aggregate(&free.map(Ipv6Net::from).collect())
+    // Before such a pod leaves: its frames go to the host from then on.
+    let leaves = |pod: &&LegacyPod| pod.pod_link.as_ref().is_some_and(|link| link.frame_delivery);
+    let leaving = running().filter(leaves).flat_map(LegacyPod::ipv6_addresses);
+    Ipv6Net::aggregate(&free.chain(leaving).map(Ipv6Net::from).collect())
 }
 
 /// Links on the bridge without a known pod, whose addresses Calico could assign to other pods. One sentence each.

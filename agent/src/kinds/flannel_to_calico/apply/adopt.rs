@@ -1,6 +1,6 @@
 //! Adoption of pods: changes to the links of pods, and to the bridge that the links leave.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
 use flannel_to_calico::host::{BRIDGE, KEPT_LABEL, PodAction, PodChange, PodEnd};
@@ -9,8 +9,9 @@ use super::error::ApplyError;
 use crate::host::firewall::frames;
 use crate::host::netlink::{Netlink, Renamed};
 use crate::host::paths::Paths;
-use crate::host::snapshot::Link;
+use crate::host::snapshot::{Link, Proxy};
 use crate::host::sysctl;
+use crate::kinds::flannel_to_calico::facts;
 use crate::kinds::flannel_to_calico::journal::Before;
 use crate::kinds::flannel_to_calico::observe::Observation;
 
@@ -47,12 +48,19 @@ impl<'step> Adoption<'step> {
         }
         for (end, link) in self.links(change) {
             match change.action {
-                PodAction::Loosen => self.write(&sysctl::reverse_path_filter_of(&link.name), LOOSE)?,
+                PodAction::Loosen => {
+                    self.write(&sysctl::reverse_path_filter_of(&link.name), LOOSE)?;
+                    if end.speaks_ipv6() {
+                        self.write(&sysctl::ipv6_is_disabled_on(&link.name), "0")?;
+                    }
+                }
                 PodAction::Route => self.route(end, link).await?,
                 PodAction::Answer => {
-                    for (parameter, value) in sysctl::answering_for_all(&link.name) {
+                    for (parameter, value) in sysctl::answering_for_all(&link.name, end.speaks_ipv6()) {
                         self.write(&parameter, value)?;
                     }
+                    let existing = self.seen.snapshot.of_link(link.index).proxies;
+                    self.answer(end, link, &existing).await?;
                 }
                 PodAction::Deliver => {
                     if let Some(bridge) = self.bridge() {
@@ -75,9 +83,10 @@ impl<'step> Adoption<'step> {
     /// Reverts the action for each pod. `saved` is the state before the action.
     pub(super) async fn revert(&self, change: &PodChange, saved: &Before) -> Result<(), ApplyError> {
         match change.action {
-            PodAction::Loosen | PodAction::Answer => {
-                let of_pods = parameters_of(saved, change);
-                return super::back::restore_parameters(self.step, &of_pods);
+            PodAction::Loosen => return self.restore_parameters(change, saved),
+            PodAction::Answer => {
+                self.stop_answering(change).await?;
+                return self.restore_parameters(change, saved);
             }
             PodAction::Accept => return self.stop_accepting(&rules(change)).await,
             PodAction::Route | PodAction::Deliver | PodAction::Detach | PodAction::Rename => {}
@@ -104,6 +113,41 @@ impl<'step> Adoption<'step> {
                 PodAction::Route => self.route_by_bridge(end, link).await?,
                 // Reverted for all pods at once, above.
                 PodAction::Loosen | PodAction::Answer | PodAction::Accept => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_parameters(&self, change: &PodChange, saved: &Before) -> Result<(), ApplyError> {
+        super::back::restore_parameters(self.step, &parameters_of(saved, change))
+    }
+
+    /// Lets the link of a pod answer for the IPv6 addresses that the pod looks for on its own link. Nothing for a pod without IPv6.
+    async fn answer(&self, end: &PodEnd, link: &Link, existing: &[Proxy]) -> Result<(), ApplyError> {
+        if !end.speaks_ipv6() {
+            return Ok(());
+        }
+        let (snapshot, attachments) = (&self.seen.snapshot, &self.seen.state.attachments);
+        let is_missing = |address: &Ipv6Addr| {
+            let is_own = end.addresses.contains(&IpAddr::V6(*address));
+            !is_own && !existing.iter().any(|proxy| proxy.address == *address)
+        };
+        for address in facts::on_bridge(snapshot, attachments)
+            .into_iter()
+            .filter(is_missing)
+        {
+            let added = self.netlink.add_proxy(link.index, address).await;
+            added.map_err(ApplyError::netlink(self.step))?;
+        }
+        Ok(())
+    }
+
+    /// The reverse of [`Self::answer`]. A port of a bridge has no such entries of its own.
+    async fn stop_answering(&self, change: &PodChange) -> Result<(), ApplyError> {
+        for (_, link) in self.links(change) {
+            for proxy in self.seen.snapshot.of_link(link.index).proxies {
+                let deleted = self.netlink.delete_proxy(&proxy).await;
+                deleted.map_err(ApplyError::netlink(self.step))?;
             }
         }
         Ok(())
@@ -137,15 +181,30 @@ impl<'step> Adoption<'step> {
                 ),
             });
         };
-        let restored = self.netlink.restore_bridge(link, &network.addresses).await;
-        let bridge = restored.map_err(ApplyError::netlink(self.step))?;
-        for (parameter, value) in sysctl::answering(BRIDGE, false) {
+        let netlink_error = ApplyError::netlink(self.step);
+        let created = self.netlink.create_bridge(link).await;
+        let bridge = created.map_err(&netlink_error)?;
+        let speaks_ipv6 = network.addresses.iter().any(|own| own.address.addr().is_ipv6());
+        if speaks_ipv6 {
+            // Otherwise the host sends no neighbour solicitation through the bridge for one or two seconds.
+            self.write(&sysctl::duplicate_address_detection_of(BRIDGE), "0")?;
+        }
+        let restored = self
+            .netlink
+            .restore_bridge(&bridge, link, &network.addresses)
+            .await;
+        restored.map_err(&netlink_error)?;
+        for (parameter, value) in sysctl::answering(BRIDGE, speaks_ipv6) {
             self.write(&parameter, value)?;
         }
         self.open_bridge().await?;
         for pod in self.seen.facts.legacy_pods.iter().filter(|pod| pod.is_adopted()) {
             let delivered = self.netlink.deliver_frames(&bridge, &pod.mac).await;
-            delivered.map_err(ApplyError::netlink(self.step))?;
+            delivered.map_err(&netlink_error)?;
+            for address in pod.ipv6_addresses() {
+                let answered = self.netlink.add_proxy(bridge.index, address).await;
+                answered.map_err(&netlink_error)?;
+            }
         }
         Ok(())
     }
@@ -222,7 +281,9 @@ impl<'step> Adoption<'step> {
         let renamed = self.netlink.rename_link(link, name).await;
         self.netlink.set_up(link, true).await.map_err(netlink_error())?;
         renamed.map_err(netlink_error())?;
-        self.route(end, link).await
+        self.route(end, link).await?;
+        // The kernel has deleted these entries, too.
+        self.answer(end, link, &[]).await
     }
 
     fn write(&self, parameter: &str, value: &str) -> Result<(), ApplyError> {

@@ -48,8 +48,13 @@ pub(super) async fn before(
             texts(parameters.iter(), name)?
         }
         HostStep::OpenBridge => {
-            let parameter = paths.sysctl.join(sysctl::reverse_path_filter_of(BRIDGE));
-            texts([parameter].iter(), name)?
+            // The second one is changed when the bridge is created again.
+            let parameters = [
+                sysctl::reverse_path_filter_of(BRIDGE),
+                sysctl::duplicate_address_detection_of(BRIDGE),
+            ];
+            let all = parameters.map(|parameter| paths.sysctl.join(parameter));
+            texts(all.iter(), name)?
         }
         HostStep::ChangePods(change) => of_pods(change, seen, paths, name)?,
         HostStep::ForgetLegacyPod(sandbox) => texts(records(seen, sandbox), name)?,
@@ -110,10 +115,16 @@ fn of_pods(
         texts(all.iter(), step)
     };
     match change.action {
-        PodAction::Loosen => parameters(|link| vec![sysctl::reverse_path_filter_of(link)]),
+        PodAction::Loosen => parameters(|link| {
+            vec![
+                sysctl::reverse_path_filter_of(link),
+                sysctl::ipv6_is_disabled_on(link),
+            ]
+        }),
         PodAction::Answer => parameters(|link| {
-            let own = sysctl::answering_for_all(link).map(|(parameter, _)| parameter);
-            own.into_iter().chain(sysctl::of_felix(link)).collect()
+            let own = sysctl::answering_for_all(link, true).into_iter();
+            let own = own.map(|(parameter, _)| parameter);
+            own.chain(sysctl::of_felix(link)).collect()
         }),
         PodAction::Detach => {
             let is_port = |link: &&Link| change.pods.iter().any(|end| end.link == link.name);

@@ -1,7 +1,7 @@
 //! Pods of flannel and their links, from libcni's records and the kernel's tables. Pure.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
 use calico::pod_link;
@@ -18,8 +18,10 @@ use crate::host::snapshot::{Neighbour, Snapshot};
 pub struct LinkParameters {
     /// Links whose reverse path filter accepts packets whose way back is another link.
     pub loose: BTreeSet<String>,
-    /// Links that answer ARP requests for all addresses.
+    /// Links that answer for all addresses, as far as parameters decide that.
     pub answering: BTreeSet<String>,
+    /// Links of pods with IPv6 addresses that have IPv6.
+    pub with_ipv6: BTreeSet<String>,
     /// Rules that accept frames to other MAC addresses, by the names of their links.
     pub frame_rules: Vec<String>,
 }
@@ -33,8 +35,52 @@ pub fn link_names(attachment: &Attachment) -> Option<(&str, String)> {
     Some((link, pod_link(&attachment.namespace, &attachment.pod)))
 }
 
+/// IPv6 addresses that pods of flannel look for on their own link: those of `cni0`, those that `cni0` answers for, and those of the
+/// pods.
+pub fn on_bridge(
+    snapshot: &Snapshot,
+    attachments: &[(PathBuf, Result<Attachment, String>)],
+) -> BTreeSet<Ipv6Addr> {
+    let bridge = snapshot.link(BRIDGE).map(|link| snapshot.of_link(link.index));
+    let bridge = bridge.iter();
+    let answered = bridge
+        .clone()
+        .flat_map(|bridge| &bridge.proxies)
+        .map(|proxy| proxy.address);
+    let own = bridge
+        .flat_map(|bridge| &bridge.addresses)
+        .map(|own| own.address.addr());
+    let known = attachments
+        .iter()
+        .filter_map(|(_, attachment)| attachment.as_ref().ok());
+    let pods = known.flat_map(|attachment| attachment.addresses.iter().copied());
+    let configured = own.chain(pods).filter_map(|address| match address {
+        IpAddr::V6(address) => Some(address),
+        IpAddr::V4(_) => None,
+    });
+    answered
+        .chain(configured)
+        .filter(|address| !address.is_unicast_link_local())
+        .collect()
+}
+
+/// The addresses that the link of this pod has to answer for: all that are expected on the bridge, except its own.
+pub fn neighbours_of(attachment: &Attachment, expected: &BTreeSet<Ipv6Addr>) -> BTreeSet<Ipv6Addr> {
+    let is_own = |address: &Ipv6Addr| attachment.addresses.contains(&IpAddr::V6(*address));
+    expected
+        .iter()
+        .filter(|address| !is_own(address))
+        .copied()
+        .collect()
+}
+
 /// The link that leads to a pod, and its state. The MAC address tells it from the link of a later pod with the same name.
-fn pod_link_of(snapshot: &Snapshot, attachment: &Attachment, parameters: &LinkParameters) -> Option<PodLink> {
+fn pod_link_of(
+    snapshot: &Snapshot,
+    attachment: &Attachment,
+    expected: &BTreeSet<Ipv6Addr>,
+    parameters: &LinkParameters,
+) -> Option<PodLink> {
     let (name, calico_name) = link_names(attachment)?;
     let mac = attachment.link_macs.get(name)?;
     let link = snapshot.links.iter().find(|link| {
@@ -58,12 +104,17 @@ fn pod_link_of(snapshot: &Snapshot, attachment: &Attachment, parameters: &LinkPa
         let mut entries = snapshot.deliveries.iter();
         entries.any(|entry| entry.link == bridge && entry.mac == attachment.mac)
     };
+    let own = attachment.addresses.iter().find(|address| address.is_ipv6());
+    let proxies = snapshot.proxies.iter().filter(|proxy| proxy.link == link.index);
+    let answered: BTreeSet<Ipv6Addr> = proxies.map(|proxy| proxy.address).collect();
     let rule = frame_rule(name, &calico_name);
     Some(PodLink {
         name: link.name.clone(),
-        loose: parameters.loose.contains(&link.name),
+        loose: parameters.loose.contains(&link.name)
+            && (own.is_none() || parameters.with_ipv6.contains(&link.name)),
         routed: attachment.addresses.iter().all(is_routed),
-        answers: parameters.answering.contains(&link.name),
+        answers: parameters.answering.contains(&link.name)
+            && (own.is_none() || answered.is_superset(&neighbours_of(attachment, expected))),
         accepts_frames: parameters.frame_rules.contains(&rule),
         frame_delivery: bridge.is_none_or(is_delivered),
         taken: attachment.addresses.iter().all(is_taken),
@@ -91,6 +142,7 @@ pub fn legacy_pods(
     parameters: &LinkParameters,
 ) -> Vec<LegacyPod> {
     let bridge = snapshot.link(BRIDGE).map(|link| link.index);
+    let expected = on_bridge(snapshot, attachments);
     let mut pods: Vec<LegacyPod> = attachments
         .iter()
         .filter_map(|(_, attachment)| attachment.as_ref().ok())
@@ -117,7 +169,7 @@ pub fn legacy_pods(
                 routed: attachment.addresses.iter().all(has_route),
                 addresses: attachment.addresses.clone(),
                 mac: attachment.mac.clone(),
-                pod_link: pod_link_of(snapshot, attachment, parameters),
+                pod_link: pod_link_of(snapshot, attachment, &expected, parameters),
                 obstacle: obstacle(attachment),
                 // Only the journal knows.
                 not_taken_within: None,
@@ -161,6 +213,11 @@ pub fn calico_pods(snapshot: &Snapshot, legacy: &[LegacyPod]) -> Vec<String> {
 
 /// Addresses of the bridge that replumb has put on the loopback interface.
 pub fn kept_addresses(snapshot: &Snapshot) -> Vec<IpAddr> {
-    let kept = snapshot.addresses.iter().filter(|own| own.label == KEPT_LABEL);
+    let on_loopback = |link: u32| {
+        let mut links = snapshot.links.iter();
+        links.any(|other| other.index == link && other.loopback)
+    };
+    let addresses = snapshot.addresses.iter();
+    let kept = addresses.filter(|own| own.label == KEPT_LABEL && on_loopback(own.link));
     kept.map(|own| own.address.addr()).collect()
 }

@@ -105,8 +105,11 @@ pub(super) fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pend
     let facts = of_host.facts.as_ref();
     // Pods that cannot be adopted stay for days. The kernel announces their end.
     let host = spec.and_then(|spec| spec.flannel_to_calico.or_empty().host.as_ref());
-    let adopts = goal == Goal::Calico && host.is_some_and(|host| host.adopt_pods);
-    let reached = reached || (adopts && facts.is_some_and(|facts| !host::pods_that_stay(facts).is_empty()));
+    let adopting = host
+        .filter(|host| goal == Goal::Calico && host.adopt_pods)
+        .zip(facts);
+    let stays = adopting.is_some_and(|(host, facts)| !host::pods_that_stay(facts, host).is_empty());
+    let reached = reached || stays;
     let process = facts.is_some_and(|facts| facts.flanneld_running || facts.calico.node_running);
     match (reached, goal) {
         (false, _) if process => Pending::Process,

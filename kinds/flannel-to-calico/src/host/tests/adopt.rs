@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use ipnet::Ipv6Net;
+
 use super::back::Machine;
 use super::*;
 use crate::facts::PodLink;
@@ -41,6 +43,7 @@ pub(super) fn perform(step: &HostStep, facts: &mut HostFacts, cut: bool) {
         HostStep::RestoreBridge => {
             if facts.bridge.is_absent() {
                 facts.bridge = bridge(&[]);
+                add_ipv6_to_bridge(facts);
             }
             let Found::Present(bridge) = &mut facts.bridge else {
                 return;
@@ -57,6 +60,21 @@ pub(super) fn perform(step: &HostStep, facts: &mut HostFacts, cut: bool) {
             }
         }
         _ => {}
+    }
+}
+
+/// The IPv6 parts of a bridge that was created again: its address, and answers for the pods that are to return.
+fn add_ipv6_to_bridge(facts: &mut HostFacts) {
+    let adopted = facts.legacy_pods.iter().filter(|pod| pod.is_adopted());
+    let answered: Vec<Ipv6Net> = adopted
+        .flat_map(LegacyPod::ipv6_addresses)
+        .map(Ipv6Net::from)
+        .collect();
+    if let Found::Present(bridge) = &mut facts.bridge
+        && !answered.is_empty()
+    {
+        bridge.addresses.push("fd00:10:244:1::1/64".parse().unwrap());
+        bridge.answered = Ipv6Net::aggregate(&answered);
     }
 }
 
@@ -113,7 +131,21 @@ type Change = fn(&mut HostFacts);
 
 /// A host with two pods that can be adopted.
 pub(super) fn start() -> Machine {
-    let mut machine = Machine::flannel();
+    adopting(Machine::flannel())
+}
+
+/// The same with pods of both families.
+pub(super) fn dual_stack() -> Machine {
+    let mut machine = adopting(Machine::dual_stack());
+    for (pod, last) in machine.facts.legacy_pods.iter_mut().zip(2..) {
+        pod.addresses.retain(IpAddr::is_ipv4);
+        pod.addresses
+            .push(format!("fd00:10:244:1::{last}").parse().unwrap());
+    }
+    machine
+}
+
+fn adopting(mut machine: Machine) -> Machine {
     machine.settings.adopt_pods = true;
     for (pod, calico_name) in machine.facts.legacy_pods.iter_mut().zip(CALICO_LINKS) {
         pod.mac = "0a:58:0a:f4:01:02".to_owned();
@@ -126,9 +158,18 @@ pub(super) fn start() -> Machine {
     machine
 }
 
+/// The facts with links in the order of their names, as the agent reports them.
+pub(super) fn in_order(facts: &HostFacts) -> HostFacts {
+    let mut facts = facts.clone();
+    facts
+        .vxlan_devices
+        .sort_by(|left, right| left.name.cmp(&right.name));
+    facts
+}
+
 /// All states of an adoption, from the swap of the tunnel to phase Calico.
-pub(super) fn states() -> Vec<Machine> {
-    let mut states = vec![start()];
+pub(super) fn states(start: &Machine) -> Vec<Machine> {
+    let mut states = vec![start.clone()];
     for goal in [Goal::Held, Goal::Swapped, Goal::Mixed, Goal::Calico] {
         let from = states.last().unwrap().clone();
         states.extend(from.states_to(goal));
@@ -147,6 +188,21 @@ pub(super) fn felix_acts(facts: &mut HostFacts, except: &BTreeSet<String>) -> bo
         link.taken = true;
     }
     any
+}
+
+/// Asserts that `cni0` answers for the IPv6 addresses of these pods: pods on the bridge ask there.
+fn assert_answered(facts: &HostFacts, pods: &[PodEnd]) {
+    let Some(bridge) = facts.bridge.present() else {
+        return;
+    };
+    for address in pods.iter().flat_map(|end| &end.addresses) {
+        let IpAddr::V6(address) = address else { continue };
+        let mut answered = bridge.answered.iter();
+        assert!(
+            answered.any(|network| network.contains(address)),
+            "{address}: {facts:?}"
+        );
+    }
 }
 
 /// Asserts that no packet is lost by a step.
@@ -171,6 +227,7 @@ pub(super) fn assert_lossless(step: &HostStep, facts: &HostFacts) {
             let ready =
                 |link: &PodLink| link.routed && link.answers && link.accepts_frames && link.frame_delivery;
             assert!(open && links().all(|(_, link)| ready(link)), "{facts:?}");
+            assert_answered(facts, &change.pods);
         }
         HostStep::ChangePods(change) if change.action == PodAction::Rename => {
             assert!(links().all(|(pod, _)| !pod.attached), "{facts:?}");
@@ -200,7 +257,13 @@ pub(super) fn assert_lossless(step: &HostStep, facts: &HostFacts) {
 
 #[test]
 fn pods_are_adopted_without_loss_whatever_step_is_cut() {
-    let states = states();
+    for start in [start(), dual_stack()] {
+        adopt_without_loss(&start);
+    }
+}
+
+fn adopt_without_loss(start: &Machine) {
+    let states = states(start);
     let end = states.last().unwrap();
     assert_eq!(phase(&end.facts, &end.settings), Phase::Calico);
     assert!(end.facts.bridge.is_absent());
@@ -226,9 +289,14 @@ fn pods_are_adopted_without_loss_whatever_step_is_cut() {
 
 #[test]
 fn a_rollback_from_any_step_of_an_adoption_restores_the_host() {
-    let before = start();
+    for start in [start(), dual_stack()] {
+        roll_back_from_every_state(&start);
+    }
+}
+
+fn roll_back_from_every_state(before: &Machine) {
     let mut reverted = 0;
-    for machine in states() {
+    for machine in states(before) {
         let back = machine.states_to(Goal::Flannel);
         for state in &back {
             if let HostDecision::Run(step) =
@@ -243,11 +311,12 @@ fn a_rollback_from_any_step_of_an_adoption_restores_the_host() {
             flanneld_running: end.facts.flanneld_running,
             ..before.facts.clone()
         };
-        assert_eq!(end.facts, expected, "from {:?}", machine.facts);
+        let expected = in_order(&expected);
+        assert_eq!(in_order(&end.facts), expected, "from {:?}", machine.facts);
         let is_cut = |state: &&Machine| state.remembered.interrupted.is_some();
         for cut in back.iter().filter(is_cut) {
             let again = cut.states_to(Goal::Flannel).pop().unwrap();
-            assert_eq!(again.facts, expected, "from {cut:?}");
+            assert_eq!(in_order(&again.facts), expected, "from {cut:?}");
         }
     }
     assert!(reverted > 100, "{reverted}");
@@ -255,7 +324,7 @@ fn a_rollback_from_any_step_of_an_adoption_restores_the_host() {
 
 #[test]
 fn a_pod_that_cannot_be_adopted_is_named_and_the_others_are_adopted() {
-    let mut machine = states()
+    let mut machine = states(&start())
         .into_iter()
         .find(|state| phase(&state.facts, &state.settings) == Phase::Mixed);
     let machine = machine.as_mut().unwrap();
@@ -271,7 +340,7 @@ fn a_pod_that_cannot_be_adopted_is_named_and_the_others_are_adopted() {
         ),
         (
             |facts| facts.legacy_pods[0].addresses.push("fd00::2".parse().unwrap()),
-            "IPv6",
+            "fd00::2 is in no IPAM block",
         ),
         (
             |facts| facts.calico.pods.push(CALICO_LINKS[0].to_owned()),
@@ -308,8 +377,14 @@ fn a_pod_that_cannot_be_adopted_is_named_and_the_others_are_adopted() {
 
 #[test]
 fn the_end_of_the_last_adopted_pod_removes_the_rest() {
-    let mut facts = states().pop().unwrap().facts;
-    let settings = start().settings;
+    for start in [start(), dual_stack()] {
+        end_every_pod(&start);
+    }
+}
+
+fn end_every_pod(start: &Machine) {
+    let mut facts = states(start).pop().unwrap().facts;
+    let settings = start.settings.clone();
     for pod in &mut facts.legacy_pods {
         pod.pod_link = None;
     }

@@ -3,15 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use super::adopt::{assert_lossless, felix_acts, start, states};
+use super::adopt::{assert_lossless, dual_stack, felix_acts, in_order, start, states};
 use super::back::Machine;
 use super::*;
 
 const FIRST: &str = "of-veth1";
 
 /// The states of a host in phase Mixed whose agent has recorded that calico-node has not taken these pods.
-fn without_felix(sandboxes: &[&str]) -> Vec<Machine> {
-    let mut states = states();
+fn without_felix(start: &Machine, sandboxes: &[&str]) -> Vec<Machine> {
+    let mut states = states(start);
     states.retain(|state| phase(&state.facts, &state.settings) == Phase::Mixed);
     for state in &mut states {
         state.remembered.not_taken = sandboxes.iter().map(|sandbox| (*sandbox).to_owned()).collect();
@@ -54,8 +54,8 @@ fn drive(from: &Machine) -> (Vec<Machine>, String) {
 }
 
 /// The host in phase Mixed before the first step of the adoption.
-fn mixed() -> HostFacts {
-    let mut machine = start();
+fn mixed(start: &Machine) -> HostFacts {
+    let mut machine = start.clone();
     for goal in [Goal::Held, Goal::Swapped, Goal::Mixed] {
         machine = machine.states_to(goal).pop().unwrap();
     }
@@ -64,8 +64,15 @@ fn mixed() -> HostFacts {
 
 #[test]
 fn a_pod_that_is_not_taken_returns_and_the_other_is_adopted_whatever_step_is_cut() {
+    for start in [start(), dual_stack()] {
+        return_one(&start);
+    }
+}
+
+fn return_one(start: &Machine) {
+    let mixed = mixed(start);
     let mut returned = 0;
-    for state in without_felix(&[FIRST]) {
+    for state in without_felix(start, &[FIRST]) {
         let (way, message) = drive(&state);
         let end = way.last().unwrap();
         assert!(message.contains("pod shop/of-veth1"), "{message}");
@@ -73,12 +80,12 @@ fn a_pod_that_is_not_taken_returns_and_the_other_is_adopted_whatever_step_is_cut
             message.contains("cali1111 within 60 s") && !message.contains("of-veth2"),
             "{message}"
         );
-        assert_eq!(end.facts.legacy_pods[0], mixed().legacy_pods[0]);
+        assert_eq!(end.facts.legacy_pods[0], mixed.legacy_pods[0]);
         assert!(end.facts.legacy_pods[1].is_adopted() && !end.facts.legacy_pods[1].waits_for_felix());
-        assert_eq!(end.facts.firewall, mixed().firewall, "flannel serves the pod");
+        assert_eq!(end.facts.firewall, mixed.firewall, "flannel serves the pod");
         assert_eq!(end.facts.calico.kept_addresses, Vec::<IpAddr>::new());
         let reported = end.remembered.complete(&end.facts, &end.settings);
-        let stay = pods_that_stay(&reported);
+        let stay = pods_that_stay(&reported, &end.settings);
         assert!(
             stay.len() == 1 && stay[0].contains("kubectl replumb resume"),
             "{stay:?}"
@@ -97,10 +104,16 @@ fn a_pod_that_is_not_taken_returns_and_the_other_is_adopted_whatever_step_is_cut
 
 #[test]
 fn without_calico_node_the_host_is_as_before_the_adoption() {
-    for state in without_felix(&[FIRST, "of-veth2"]) {
+    let starts = [start(), dual_stack()];
+    let states = starts.iter().flat_map(|start| {
+        let mixed = mixed(start);
+        let states = without_felix(start, &[FIRST, "of-veth2"]);
+        states.into_iter().map(move |state| (state, mixed.clone()))
+    });
+    for (state, mixed) in states {
         let (way, _) = drive(&state);
         let end = way.last().unwrap();
-        assert_eq!(end.facts, mixed());
+        assert_eq!(end.facts, mixed);
         let adopted = end
             .remembered
             .unreverted
@@ -112,7 +125,7 @@ fn without_calico_node_the_host_is_as_before_the_adoption() {
 
 #[test]
 fn no_step_follows_until_the_migration_is_resumed() {
-    let (way, message) = drive(&without_felix(&[FIRST])[0]);
+    let (way, message) = drive(&without_felix(&start(), &[FIRST])[0]);
     let mut end = way.last().unwrap().clone();
     let again = decide(&end.facts, &end.settings, Goal::Calico, &end.remembered);
     assert_eq!(again, HostDecision::Wait(message));
@@ -125,30 +138,30 @@ fn no_step_follows_until_the_migration_is_resumed() {
 
 #[test]
 fn while_a_pod_waits_or_returns_no_pod_counts_as_staying() {
-    for state in without_felix(&[FIRST]) {
+    for state in without_felix(&dual_stack(), &[FIRST]) {
         let facts = state.remembered.complete(&state.facts, &state.settings);
         let is_waiting = facts
             .legacy_pods
             .iter()
             .any(|pod| pod.waits_for_felix() || !pod.attached && !pod.is_adopted());
         if is_waiting {
-            assert_eq!(pods_that_stay(&facts), Vec::<String>::new());
+            assert_eq!(pods_that_stay(&facts, &state.settings), Vec::<String>::new());
         }
     }
 }
 
 #[test]
 fn a_rollback_from_any_state_restores_the_host() {
-    for sandboxes in [&[FIRST][..], &[FIRST, "of-veth2"]] {
-        for state in without_felix(sandboxes) {
+    for (start, sandboxes) in [(start(), &[FIRST][..]), (dual_stack(), &[FIRST, "of-veth2"])] {
+        for state in without_felix(&start, sandboxes) {
             for machine in drive(&state).0 {
                 let back = machine.states_to(Goal::Flannel);
                 let end = back.last().unwrap();
                 let expected = HostFacts {
                     flanneld_running: end.facts.flanneld_running,
-                    ..start().facts
+                    ..start.facts.clone()
                 };
-                assert_eq!(end.facts, expected, "from {machine:?}");
+                assert_eq!(in_order(&end.facts), in_order(&expected), "from {machine:?}");
             }
         }
     }
