@@ -350,9 +350,12 @@ impl Host {
 
     /// Creates the link and the conflist of calico-node.
     pub fn install_calico(&self) {
-        run("ip link add vxlan.calico type vxlan id 1 dev eth0 local 192.0.2.11 dstport 8472 nolearning");
+        // Felix takes over flannel's tunnel, or makes one.
+        if !json("ip -j link").to_string().contains("vxlan.calico") {
+            run("ip link add vxlan.calico type vxlan id 1 dev eth0 local 192.0.2.11 dstport 8472 nolearning");
+        }
         run("ip link set vxlan.calico mtu 1450 up");
-        run("ip address add 10.244.1.0/32 dev vxlan.calico");
+        run("ip address replace 10.244.1.0/32 dev vxlan.calico");
         fs::write(
             self.paths.cni_configuration.join("10-calico.conflist"),
             CALICO_CONFLIST,
@@ -392,7 +395,7 @@ impl Host {
             .iter()
             .map(|link| format!("{} {} {}", link["ifname"], link["mtu"], link["operstate"]))
             .filter(|link| {
-                !["flannel", "cni0", "vethpod1", "podside1"]
+                !["flannel", "vxlan.calico", "cni0", "vethpod1", "podside1"]
                     .iter()
                     .any(|name| link.contains(name))
             })
@@ -403,7 +406,7 @@ impl Host {
             let device = route["dev"].as_str().unwrap_or_default();
             // Link-local addresses appear after duplicate address detection.
             let own = route["dst"].as_str().is_some_and(|to| to.starts_with("fe80::"));
-            if !own && !["flannel.1", "cni0"].contains(&device) {
+            if !own && !["flannel.1", "vxlan.calico", "cni0"].contains(&device) {
                 lines.push(route.to_string());
             }
         }

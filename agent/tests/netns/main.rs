@@ -332,6 +332,11 @@ fn a_host_moves_from_flannel_to_calico_and_nothing_else_changes() {
         assert_eq!(drive(&host, Goal::Detached).await, None);
         let links = json("ip -j link").to_string();
         assert!(!links.contains("flannel.1") && !links.contains("cni0"), "{links}");
+        let routes = json("ip -j route show dev vxlan.calico").to_string();
+        assert!(
+            routes.contains("10.244.2.0/24"),
+            "the host reaches pods of other nodes: {routes}"
+        );
         for save in BACKENDS {
             let rules = run(&format!("{save}-save"));
             assert!(
