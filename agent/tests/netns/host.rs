@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use agent::health::Health;
 use agent::host::folders::FolderWatch;
@@ -58,6 +59,15 @@ where
     });
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
+    }
+}
+
+/// Waits for the kernel's route to an own address: a kernel thread adds it later than the address.
+fn until_local(address: &str) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !run("ip -6 route show table local").contains(address) {
+        assert!(Instant::now() < deadline, "no local route: {address}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -236,6 +246,9 @@ impl Host {
             ));
         }
         run("ip address add fd00:10:244:1::1/64 dev cni0 nodad");
+        for address in ["fd00:10:244:1:: dev flannel-v6.1", "fd00:10:244:1::1 dev cni0"] {
+            until_local(address);
+        }
         fs::write(
             host.paths.subnet_environment(),
             "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_IPV6_NETWORK=fd00:10:244::/48\n\

@@ -58,6 +58,9 @@ pub struct PodLink {
     pub name: String,
     /// `calicoName` is the name that Calico gives to the link of this pod.
     pub calico_name: String,
+    /// `nameTaken` is whether another link has the name that Calico gives to the link of this pod.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub name_taken: bool,
     /// `loose` is whether the reverse path filter of the link accepts packets whose way back is another link, and the link has IPv6
     /// if the pod has.
     #[serde(default)]
@@ -103,6 +106,11 @@ impl LegacyPod {
                 .pod_link
                 .as_ref()
                 .is_some_and(|link| link.name == link.calico_name)
+    }
+
+    /// Whether the link of the pod has left `cni0` and does not have Calico's name yet.
+    pub fn is_between(&self) -> bool {
+        !self.attached && self.pod_link.is_some() && !self.is_adopted()
     }
 
     /// Whether the pod is adopted, and Felix has not taken its link yet.

@@ -105,8 +105,8 @@ fn obstacle(pod: &LegacyPod, facts: &HostFacts, settings: &HostSettings) -> Opti
     if facts.legacy_pods.iter().filter(is_same).count() > 1 {
         return Some("the pod has more than one interface".to_owned());
     }
-    let is_taken = link.name != link.calico_name && facts.calico.pods.contains(&link.calico_name);
-    is_taken.then(|| format!("another link has the name {}", link.calico_name))
+    link.name_taken
+        .then(|| format!("another link has the name {}", link.calico_name))
 }
 
 /// Whether this IPv6 address is in a block that the migration claims for the node. Calico routes blocks, and its IPAM knows addresses
@@ -143,13 +143,32 @@ pub fn obstacles(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
 /// to `cni0`.
 pub fn pods_that_stay(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
     let is_on_its_way = |pod: &LegacyPod| {
-        let returns = pod.not_taken_within.is_some() && pod.pod_link.is_some() && !pod.attached;
-        returns || pod.waits_for_felix()
+        let returns = !pod.attached && pod.pod_link.is_some() && must_return(pod, facts, settings);
+        returns || pod.is_between() || pod.waits_for_felix()
     };
     if next(facts, settings).is_some() || facts.legacy_pods.iter().any(is_on_its_way) {
         return Vec::new();
     }
     obstacles(facts, settings)
+}
+
+/// Whether the pod has to return to `cni0`: calico-node has not taken its link, or an obstacle has come up in the middle.
+pub(super) fn must_return(pod: &LegacyPod, facts: &HostFacts, settings: &HostSettings) -> bool {
+    pod.not_taken_within.is_some() || (!pod.is_adopted() && obstacle(pod, facts, settings).is_some())
+}
+
+/// The wait for pods that are neither on `cni0` nor adopted, and whose way back is not in the journal; `None` if there is none.
+pub(super) fn between(facts: &HostFacts) -> Option<String> {
+    let pods = facts.legacy_pods.iter().filter(|pod| pod.is_between());
+    let found: Vec<String> = pods
+        .map(|pod| format!("{} of pod {}/{}", pod.link, pod.namespace, pod.name))
+        .collect();
+    (!found.is_empty()).then(|| {
+        format!(
+            "links that are neither on {BRIDGE} nor adopted, and that the journal does not know: {}. Restart these pods",
+            names(&found)
+        )
+    })
 }
 
 /// The sentence for pods that stay on `cni0`.

@@ -1,4 +1,4 @@
-//! The return of adopted pods to `cni0`: of all in a rollback, and of those whose links calico-node has not taken.
+//! The return of adopted pods to `cni0`: of all in a rollback, and of those that cannot stay adopted.
 
 use std::borrow::Cow;
 
@@ -52,19 +52,15 @@ pub(super) fn all(facts: &HostFacts, standing: &[HostStep]) -> Vec<HostStep> {
         .collect()
 }
 
-/// The next step that returns pods whose links calico-node has not taken. The other adopted pods stay as they are.
+/// The next step that returns pods that cannot stay adopted. The other adopted pods stay as they are.
 ///
 /// The journal says what has to be reverted: after a crash, the facts do not show a kernel parameter that is not restored yet.
-pub(super) fn not_taken(
-    facts: &HostFacts,
-    settings: &HostSettings,
-    standing: &[HostStep],
-) -> Option<HostStep> {
+pub(super) fn next(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) -> Option<HostStep> {
     let reverts: Vec<HostStep> = PodAction::ALL
         .iter()
         .rev()
         .filter_map(|action| {
-            let ends = ends_to_return(facts, standing, *action);
+            let ends = ends_to_return(facts, settings, standing, *action);
             (!ends.is_empty()).then_some(HostStep::RevertPods(PodChange {
                 action: *action,
                 pods: ends,
@@ -99,12 +95,17 @@ pub(super) fn not_taken(
     (is_open && !is_in_use && adopt::next(facts, settings).is_none()).then_some(HostStep::CloseBridge)
 }
 
-/// The ends of pods that calico-node has not taken and for which this action is not reverted yet.
-fn ends_to_return(facts: &HostFacts, standing: &[HostStep], action: PodAction) -> Vec<PodEnd> {
+/// The ends of pods that return and for which this action is not reverted yet.
+fn ends_to_return(
+    facts: &HostFacts,
+    settings: &HostSettings,
+    standing: &[HostStep],
+    action: PodAction,
+) -> Vec<PodEnd> {
     let mut ends: Vec<PodEnd> = Vec::new();
     for end in changes(standing, action).flat_map(|change| &change.pods) {
         let mut pods = facts.legacy_pods.iter();
-        let returns = pods.any(|pod| pod.sandbox == end.sandbox && pod.not_taken_within.is_some());
+        let returns = pods.any(|pod| pod.sandbox == end.sandbox && adopt::must_return(pod, facts, settings));
         if returns && runs(facts, end) && !ends.iter().any(|other| other.sandbox == end.sandbox) {
             ends.push(end.clone());
         }

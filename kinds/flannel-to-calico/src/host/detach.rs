@@ -63,13 +63,13 @@ pub(super) fn detach(facts: &HostFacts, settings: &HostSettings, standing: &[Hos
             "{problem}. The link is not flannel's, so replumb does not delete it: rename or delete the link"
         ));
     }
-    if settings.adopt_pods
-        && let Some(step) =
-            adopt_back::not_taken(facts, settings, standing).or_else(|| adopt::next(facts, settings))
-    {
-        return HostDecision::Run(step);
+    if settings.adopt_pods {
+        let step = adopt_back::next(facts, settings, standing).or_else(|| adopt::next(facts, settings));
+        if let Some(step) = step {
+            return HostDecision::Run(step);
+        }
     }
-    if let Some(wait) = adopt::not_taken(facts) {
+    if let Some(wait) = adopt::between(facts).or_else(|| adopt::not_taken(facts)) {
         return HostDecision::Wait(wait);
     }
     // A link on the bridge belongs to a running pod, which must be evicted before its network is removed.

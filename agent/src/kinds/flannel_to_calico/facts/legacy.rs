@@ -110,6 +110,10 @@ fn pod_link_of(
     let rule = frame_rule(name, &calico_name);
     Some(PodLink {
         name: link.name.clone(),
+        name_taken: {
+            let mut links = snapshot.links.iter();
+            links.any(|other| other.name == calico_name && other.index != link.index)
+        },
         loose: parameters.loose.contains(&link.name)
             && (own.is_none() || parameters.with_ipv6.contains(&link.name)),
         routed: attachment.addresses.iter().all(is_routed),

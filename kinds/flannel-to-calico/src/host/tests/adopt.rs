@@ -343,7 +343,7 @@ fn a_pod_that_cannot_be_adopted_is_named_and_the_others_are_adopted() {
             "fd00::2 is in no IPAM block",
         ),
         (
-            |facts| facts.calico.pods.push(CALICO_LINKS[0].to_owned()),
+            |facts| facts.legacy_pods[0].pod_link.as_mut().unwrap().name_taken = true,
             "another link has the name cali1111",
         ),
     ];

@@ -166,3 +166,47 @@ fn a_rollback_from_any_state_restores_the_host() {
         }
     }
 }
+
+fn take_name(pod: &mut LegacyPod) {
+    pod.pod_link.as_mut().unwrap().name_taken = true;
+}
+
+/// Another link gets the name that Calico gives to the link of the first pod, in the middle of the adoption.
+#[test]
+fn a_pod_whose_name_is_taken_in_the_middle_returns() {
+    let mixed = mixed(&start());
+    let mut returned = 0;
+    for mut state in without_felix(&start(), &[]) {
+        if state.facts.legacy_pods[0].is_adopted() {
+            continue;
+        }
+        take_name(&mut state.facts.legacy_pods[0]);
+        let (way, message) = drive(&state);
+        let end = way.last().unwrap();
+        assert!(
+            message.contains("another link has the name cali1111"),
+            "{message}"
+        );
+        let mut expected = mixed.legacy_pods[0].clone();
+        take_name(&mut expected);
+        assert_eq!(end.facts.legacy_pods[0], expected);
+        assert!(end.facts.legacy_pods[1].is_adopted() && !end.facts.bridge.is_absent());
+        returned += u32::from(state.facts.legacy_pods[0].is_between());
+    }
+    assert!(returned > 0, "no state between");
+}
+
+#[test]
+fn without_a_way_back_in_the_journal_the_bridge_of_a_pod_stays() {
+    let mut states = without_felix(&start(), &[]);
+    let state = states
+        .iter_mut()
+        .find(|state| state.facts.legacy_pods.iter().all(LegacyPod::is_between));
+    let state = state.unwrap();
+    state.facts.legacy_pods.iter_mut().for_each(take_name);
+    state.remembered.unreverted.clear();
+    match decide(&state.facts, &state.settings, Goal::Calico, &state.remembered) {
+        HostDecision::Wait(why) => assert!(why.contains("veth1 of pod shop/of-veth1"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
