@@ -100,7 +100,7 @@ pub struct Restricted {
     pub ingress: Vec<IpAddr>,
     /// Addresses from which a policy may restrict connections, in their order.
     pub egress: Vec<IpAddr>,
-    /// The number of pods with one of these addresses.
+    /// The number of pods that a policy may restrict, those without an address included.
     pub pods: usize,
 }
 
@@ -114,7 +114,7 @@ pub fn restricted(cluster: &Cluster) -> BTreeMap<Arc<str>, Restricted> {
             [Direction::Ingress, Direction::Egress]
                 .map(|direction| may_be_restricted(cluster, pod, direction))
         });
-        if pod.addresses().next().is_none() || !(ingress || egress) {
+        if !(ingress || egress) {
             continue;
         }
         let of_node = found.entry(Arc::clone(&pod.node)).or_default();

@@ -162,7 +162,7 @@ fn addresses_of_restricted_pods_are_listed_by_node_and_direction() {
             Restricted {
                 ingress: both.clone(),
                 egress: both,
-                pods: 2,
+                pods: 3,
             },
         ),
         (

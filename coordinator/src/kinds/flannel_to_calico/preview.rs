@@ -31,8 +31,9 @@ use crate::node_migrations::linux_nodes;
 
 /// Shortest time between the ends of two rounds.
 const PAUSE: Duration = Duration::from_secs(30);
-/// Share of time for rounds: one part in this number.
+/// Share of time for rounds: one part in this number, unless that makes the time between two rounds longer than this.
 const SHARE: u32 = 10;
+const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 /// Time that a pass waits for the result of the very first round: a cluster without policies is planned at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A result of this age is not known any more: rounds fail or hang.
@@ -146,8 +147,10 @@ impl PreviewMemory {
 
     fn is_due(&self) -> bool {
         let (shortest, share) = self.pause;
-        let is_over =
-            |(at, took): (Instant, Duration)| at.elapsed() >= shortest.max(took.saturating_mul(share));
+        let is_over = |(at, took): (Instant, Duration)| {
+            let pause = took.saturating_mul(share).min(LONGEST_PAUSE);
+            at.elapsed() >= pause.max(shortest)
+        };
         self.round.is_none() && self.ended.is_none_or(is_over)
     }
 

@@ -99,12 +99,14 @@ impl Round {
         if is_first {
             self.publish(preview.clone());
         }
-        if !self.observes || restricted.is_empty() {
+        // What was observed is kept as long as it may count: a list may fail once, and pods may be away for a moment.
+        let is_known = preview.unread.is_empty();
+        let is_needed = self.observes && preview.policies > 0;
+        if is_known && !is_needed && kept.may_have_samples {
             // An agent without a sample samples nothing.
-            if kept.may_have_samples {
-                kept.may_have_samples = !samples::are_deleted(&self.client).await;
-            }
-        } else {
+            kept.may_have_samples = !samples::are_deleted(&self.client).await;
+        }
+        if is_known && is_needed {
             kept.may_have_samples = true;
             let ports = policy_facts::tunnel_ports(&self.settings);
             match samples::judge(&self.client, &self.owner, &cluster, &restricted, nodes, &ports).await {

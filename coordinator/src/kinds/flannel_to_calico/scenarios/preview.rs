@@ -432,6 +432,35 @@ async fn a_list_that_is_refused_is_not_an_empty_one() {
 }
 
 #[tokio::test]
+async fn what_was_observed_survives_a_failed_list_and_pods_that_are_away() {
+    let api = planned();
+    put_policy(&api);
+    let mut run = Run::of(api);
+    run.until("sampled", |run| !run.api.below(SAMPLES).is_empty())
+        .await;
+    agents_saw(&run.api, 600, &[]);
+    run.until("Planned", |run| run.phase() == "Planned").await;
+    let path = "/apis/networking.k8s.io/v1/networkpolicies";
+    run.api.deny_reading(path, "timeout");
+    run.until_found("timeout").await;
+    run.api.allow_reading(path);
+    run.until("Planned", |run| run.phase() == "Planned").await;
+    run.api.remove("/api/v1/namespaces/shop/pods/db-20");
+    run.until_found("1 policy begins to hold, for no pod").await;
+    put_workload(&run.api, "shop", "db", "b", "10.244.2.22");
+    run.until_found("1 policy begins to hold, for 1 pod; of 0 connections in 600 s none would be refused")
+        .await;
+    assert_eq!(
+        run.api.below(SAMPLES)[0]["spec"]["ingress"],
+        json!(["10.244.2.22"])
+    );
+    run.api
+        .remove(&format!("{POLICIES}/shop/networkpolicies/db-only-web"));
+    run.until("without samples", |run| run.api.below(SAMPLES).is_empty())
+        .await;
+}
+
+#[tokio::test]
 async fn samples_that_cannot_be_read_or_created_refuse() {
     let api = planned();
     put_policy(&api);
