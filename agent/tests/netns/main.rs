@@ -510,7 +510,8 @@ fn a_step_waits_for_a_running_flanneld() {
     in_namespace(|| async {
         let host = Host::new();
         let program = host.folder.path().join("flanneld");
-        fs::copy("/bin/sleep", &program).unwrap();
+        // By another process: a child of another test would inherit the open file, which cannot be started then.
+        run(&format!("cp /bin/sleep {}", program.display()));
         let mut daemon = Command::new(&program)
             .arg("600")
             .stdin(Stdio::null())
