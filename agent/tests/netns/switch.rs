@@ -239,7 +239,7 @@ fn a_host_served_by_calico_is_not_rolled_back() {
         beside(agent, async {
             to_swapped(&mut server).await;
             let program = host.folder.path().join("calico-node");
-            std::fs::copy("/bin/sleep", &program).unwrap();
+            run(&format!("cp /bin/sleep {}", program.display()));
             let node = crate::path::Process::start(&[&program.display().to_string(), "600"]);
             let conflist = host.paths.cni_configuration.join("10-calico.conflist");
             std::fs::write(&conflist, CALICO_CONFLIST).unwrap();
