@@ -227,7 +227,15 @@ fn adopted_pods_return_to_the_bridge_without_a_lost_packet(#[case] dual_stack: b
             lines.into_iter().filter(is_same).collect()
         };
         assert_eq!(without(of_pods(flannels)), without(mixed));
-        assert_eq!(run("sysctl -n net.ipv4.conf.cni0.proxy_arp").trim(), "0");
+        for (parameter, before) in [
+            ("ipv4.conf.cni0.proxy_arp", "0"),
+            ("ipv4.neigh.cni0.proxy_delay", "80"),
+            ("ipv6.conf.cni0.proxy_ndp", "0"),
+            ("ipv6.neigh.cni0.proxy_delay", "80"),
+        ] {
+            let after = run(&format!("sysctl -n net.{parameter}"));
+            assert_eq!(after.trim(), before, "{parameter}");
+        }
         let seen = host.observe().await;
         assert!(
             seen.facts.legacy_pods.iter().all(|pod| pod.attached),

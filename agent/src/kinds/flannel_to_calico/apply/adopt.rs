@@ -184,7 +184,7 @@ impl<'step> Adoption<'step> {
         let netlink_error = ApplyError::netlink(self.step);
         let created = self.netlink.create_bridge(link).await;
         let bridge = created.map_err(&netlink_error)?;
-        let speaks_ipv6 = network.addresses.iter().any(|own| own.address.addr().is_ipv6());
+        let speaks_ipv6 = facts::speaks_ipv6(network, BRIDGE);
         if speaks_ipv6 {
             // Otherwise the host sends no neighbour solicitation through the bridge for one or two seconds.
             self.write(&sysctl::duplicate_address_detection_of(BRIDGE), "0")?;

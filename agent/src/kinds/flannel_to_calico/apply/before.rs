@@ -9,7 +9,6 @@ use super::error::ApplyError;
 use crate::host::paths::Paths;
 use crate::host::snapshot::{Link, Snapshot};
 use crate::host::{files, firewall, sysctl};
-use crate::kinds::flannel_to_calico::facts;
 use crate::kinds::flannel_to_calico::journal::{Before, Journal};
 use crate::kinds::flannel_to_calico::observe::Observation;
 
@@ -40,11 +39,11 @@ pub(super) async fn before(
             }
         }
         HostStep::AnswerForPods => {
-            let parameters: Vec<PathBuf> =
-                sysctl::answering(BRIDGE, facts::speaks_ipv6(&seen.snapshot, BRIDGE))
-                    .into_iter()
-                    .map(|(parameter, _)| paths.sysctl.join(parameter))
-                    .collect();
+            // Those of both families: the bridge may have an IPv6 address when it is created again.
+            let own = sysctl::answering(BRIDGE, true).into_iter();
+            let parameters: Vec<PathBuf> = own
+                .map(|(parameter, _)| paths.sysctl.join(parameter))
+                .collect();
             texts(parameters.iter(), name)?
         }
         HostStep::OpenBridge => {
