@@ -20,7 +20,7 @@ use crate::probe::Probes;
 use crate::report::Report;
 use crate::status;
 use crate::traffic::hub::Hub;
-use crate::watched_object::WatchedObject;
+use crate::watched_object::{self, WatchedObject};
 
 /// Results of probes arrive in bursts: one write for all of them.
 const BURST: Duration = Duration::from_millis(150);
@@ -103,12 +103,7 @@ impl Agent {
             }
             WatchedObject::Present(object) => object,
         };
-        let newer = self
-            .written
-            .take()
-            .filter(|written| written.uid() == watched.uid() && version(written) > version(&watched));
-        self.written.clone_from(&newer);
-        Some(newer.unwrap_or(watched))
+        Some(watched_object::newest(&mut self.written, &watched))
     }
 
     async fn turn(&mut self) -> Duration {
@@ -206,14 +201,4 @@ impl Agent {
             }
         }
     }
-}
-
-/// The resource version as a number. A version that is not a number counts as the oldest.
-fn version(object: &NodeMigration) -> u64 {
-    object
-        .metadata
-        .resource_version
-        .as_deref()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_default()
 }

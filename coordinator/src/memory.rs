@@ -1,7 +1,5 @@
 //! State that outlives a pass and is lost at a restart: no decision needs it to be safe.
 
-use std::collections::BTreeMap;
-
 use api::migration::Warnings;
 use api::{Announcement, Migration};
 use engine::stalls::Stalls;
@@ -23,7 +21,7 @@ use crate::unreported::UnreportedFailure;
 use crate::warnings;
 use crate::words::MessageWrites;
 
-/// Time between two upkeeps of a Migration that is over.
+/// Time between two upkeeps of Migrations that are over.
 const UPKEEP_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 
 /// State that outlives a pass.
@@ -61,8 +59,8 @@ pub struct Memory {
     pub words: MessageWrites,
     /// Effects of foreign objects, as the status reports them.
     pub warnings: warnings::WarningCache,
-    /// Times of the last upkeep of Migrations that are over, by their name.
-    pub upkept_at: BTreeMap<String, Timestamp>,
+    /// Time of the last upkeep of Migrations that are over.
+    pub upkept_at: Option<Timestamp>,
     /// State of each kind.
     pub(crate) kinds: KindMemories,
 }
@@ -82,13 +80,13 @@ impl Memory {
         self.warnings.look(cache, migration)
     }
 
-    /// Whether the upkeep of this Migration, which is over, is due; then it counts as done.
-    pub fn upkeep_is_due(&mut self, migration: &str, now: Timestamp) -> bool {
-        let last = self.upkept_at.get(migration);
+    /// Whether the upkeep of Migrations that are over is due; then it counts as done.
+    pub fn upkeep_is_due(&mut self, now: Timestamp) -> bool {
         // The clock may have been set back.
-        let is_due = last.is_none_or(|last| now < *last || now.duration_since(*last) >= UPKEEP_INTERVAL);
+        let is_over = |last: Timestamp| now < last || now.duration_since(last) >= UPKEEP_INTERVAL;
+        let is_due = self.upkept_at.is_none_or(is_over);
         if is_due {
-            self.upkept_at.insert(migration.to_owned(), now);
+            self.upkept_at = Some(now);
         }
         is_due
     }

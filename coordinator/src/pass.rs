@@ -108,6 +108,7 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
     let active = choose(&migrations);
     cache.keep_watches(active.map(|active| watches(&active.spec)).unwrap_or_default());
     let active = active.map(ResourceExt::name_any);
+    let upkeep_is_due = memory.upkeep_is_due(Timestamp::now());
     let mut failed = None;
     for migration in &migrations {
         let status = match &active {
@@ -124,7 +125,7 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
                 ),
             ),
             Some(_) | None => {
-                if memory.upkeep_is_due(&migration.name_any(), Timestamp::now()) {
+                if upkeep_is_due {
                     let kept = keep_up_after_end(context, cache, migration).await;
                     failed = failed.or(kept.err());
                 }

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use crate::backoff::Backoff;
 use crate::host::random;
+use crate::watched_object::WatchedObject;
 
 /// The longest pause between two attempts to watch. No migration waits for a preview.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
@@ -18,16 +19,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 const LONGEST_PAUSE_WITHOUT_API: Duration = Duration::from_mins(10);
 
 /// State of the watched object.
-#[derive(Clone, Debug, Default)]
-pub enum WatchedSample {
-    /// The API server has not answered yet.
-    #[default]
-    Unknown,
-    /// No `ConnectionSample` exists for this node.
-    Absent,
-    /// The object.
-    Present(Arc<ConnectionSample>),
-}
+pub type WatchedSample = WatchedObject<ConnectionSample>;
 
 /// Follows the `ConnectionSample` with the node's name until the receiver is gone.
 pub async fn follow(client: Client, node: String, sender: watch::Sender<WatchedSample>) {

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::metrics::SamplingMetrics;
 use crate::backoff::{Backoff, LONGEST_PAUSE_ON_WATCH};
 use crate::host::random;
+use crate::watched_object::newest;
 
 /// Shortest time between two writes.
 const PACE: Duration = Duration::from_secs(30);
@@ -54,7 +55,7 @@ impl Writer {
         watched: &Arc<ConnectionSample>,
         wanted: &ConnectionSampleStatus,
     ) -> Duration {
-        let object = self.newest(watched);
+        let object = newest(&mut self.written, watched);
         let old = object.status.as_ref();
         if old == Some(wanted) {
             return IDLE;
@@ -92,15 +93,6 @@ impl Writer {
                 pause
             }
         }
-    }
-
-    /// The newest known object: from the watch, or from a write that the watch has not seen yet.
-    fn newest(&mut self, watched: &Arc<ConnectionSample>) -> Arc<ConnectionSample> {
-        let is_newer = |written: &Arc<ConnectionSample>| {
-            written.uid() == watched.uid() && version(written) > version(watched)
-        };
-        self.written = self.written.take().filter(is_newer);
-        Arc::clone(self.written.as_ref().unwrap_or(watched))
     }
 
     async fn patch(
@@ -176,16 +168,6 @@ fn kinds(status: &ConnectionSampleStatus) -> Vec<impl Ord + use<>> {
     let mut kinds: Vec<_> = status.connections.iter().map(kind).collect();
     kinds.sort_unstable();
     kinds
-}
-
-/// The resource version as a number. A version that is not a number counts as the oldest.
-fn version(object: &ConnectionSample) -> u64 {
-    object
-        .metadata
-        .resource_version
-        .as_deref()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -128,10 +128,7 @@ impl<'cluster> Run<'cluster> {
             .await?;
         self.scene
             .say("kubectl replumb apply --yes, until flannel is kept for a rollback only");
-        let watch = self.watch();
-        operator
-            .expect(Exit::Done, &["apply", "--filename", &file, "--yes"])
-            .await?;
+        let watch = self.start(request).await?;
         let cluster = self.scene.cluster;
         let migrations: Api<Migration> = Api::all(cluster.api().client());
         let logs = cluster.directory().logs();
@@ -152,6 +149,16 @@ impl<'cluster> Run<'cluster> {
             )))
         })
         .await?;
+        Ok(watch)
+    }
+
+    /// Starts the migration, and returns at once.
+    pub async fn start(&self, request: &Request) -> Result<Watch> {
+        let operator = &self.scene.operator;
+        let file = operator.write_manifest(&manifest(request))?;
+        let watch = self.watch();
+        let arguments = ["apply", "--filename", &file.to_string_lossy(), "--yes"];
+        operator.expect(Exit::Done, &arguments).await?;
         Ok(watch)
     }
 

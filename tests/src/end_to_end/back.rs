@@ -12,7 +12,6 @@ use kube::Api;
 use kube::api::ListParams;
 
 use super::Tally;
-use super::fair::start;
 use super::in_place::verify_no_disruption;
 use super::migration_reader::MigrationReader;
 use crate::cluster::Cluster;
@@ -49,7 +48,7 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
     let began = async {
         let image = image(cluster).await?;
         set_image(cluster, MISSING_IMAGE).await?;
-        Ok((image, start(&run, &request).await?))
+        Ok((image, run.start(&request).await?))
     };
     let Some((image, watch)) = tally.count("back: a Calico that never starts", began.await) else {
         return tally;

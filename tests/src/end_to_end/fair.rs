@@ -12,8 +12,7 @@ use super::{Tally, metrics};
 use crate::cluster::Cluster;
 use crate::demo::Tools;
 use crate::demo::flannel_to_calico::report::Report;
-use crate::demo::flannel_to_calico::{Request, Run, manifest};
-use crate::demo::watch::Watch;
+use crate::demo::flannel_to_calico::{Request, Run};
 
 const STEP: Duration = Duration::from_mins(5);
 const WHOLE: Duration = Duration::from_mins(20);
@@ -30,7 +29,7 @@ pub async fn fair(cluster: &Cluster, tools: &Tools) -> Tally {
         "fair: the user cordons a node",
         cluster.api().kubectl(&["cordon", cordoned]).await,
     );
-    let Some(watch) = tally.count("fair: start", start(&run, &Request::default()).await) else {
+    let Some(watch) = tally.count("fair: start", run.start(&Request::default()).await) else {
         return tally;
     };
     let scraped = async {
@@ -93,21 +92,6 @@ pub async fn wide(cluster: &Cluster, tools: &Tools) -> Tally {
         whole.await,
     );
     tally
-}
-
-/// Starts a migration and returns at once.
-pub async fn start(run: &Run<'_>, request: &Request) -> Result<Watch> {
-    use crate::demo::operator::Exit;
-    let operator = &run.scene.operator;
-    let file = operator.write_manifest(&manifest(request))?;
-    let watch = run.watch();
-    operator
-        .expect(
-            Exit::Done,
-            &["apply", "--filename", &file.to_string_lossy(), "--yes"],
-        )
-        .await?;
-    Ok(watch)
 }
 
 /// Whether the Migration is completed.

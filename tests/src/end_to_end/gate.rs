@@ -11,7 +11,6 @@ use engine::traffic::PathClass;
 
 use super::Tally;
 use super::drift::{foreign_changes, harmful_foreign_changes};
-use super::fair::start;
 use super::in_place::verify_no_disruption;
 use super::migration_reader::MigrationReader;
 use crate::cluster::Cluster;
@@ -42,7 +41,7 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
         spec: serde_json::json!({ "rollout": { "canary": { "nodes": 1, "soakSeconds": SOAK } } }),
         ..Request::default()
     };
-    let Some(watch) = tally.count("gate: start", start(&run, &request).await) else {
+    let Some(watch) = tally.count("gate: start", run.start(&request).await) else {
         return tally;
     };
     let Some((canary, next)) = tally.count(

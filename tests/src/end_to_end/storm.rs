@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use api::migration::MigrationPhase;
 
 use super::coordinator::kill_coordinator;
-use super::fair::{is_completed, start};
+use super::fair::is_completed;
 use super::migration_reader::MigrationReader;
 use super::{Tally, metrics};
 use crate::cluster::Cluster;
@@ -33,7 +33,7 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
         return tally;
     };
     let reader = MigrationReader::new(cluster);
-    let Some(watch) = tally.count("storm: start", start(&run, &request()).await) else {
+    let Some(watch) = tally.count("storm: start", run.start(&request()).await) else {
         return tally;
     };
     let Some(order) = tally.count("storm: the plan has an order", order(&reader).await) else {

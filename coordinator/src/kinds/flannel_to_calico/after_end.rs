@@ -14,9 +14,9 @@ use tracing::warn;
 use super::apply;
 use super::blocks::Own;
 use super::node_objects::Outcome;
+use super::view::wanted_addresses;
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::facts;
 use crate::node_migrations::{linux_nodes, write_spec};
 use crate::pass_error::PassError;
 
@@ -60,8 +60,7 @@ fn outdated(object: &NodeMigration, node: &Node, settings: &Settings) -> Vec<Imp
     let Some(host) = &status.flannel_to_calico.or_empty().facts else {
         return Vec::new();
     };
-    let claimed = import::claimed(&facts::nodes::node(node), &settings.pod_networks());
-    let wanted = import::wanted(&object.spec.node_name, &claimed, host);
+    let wanted = wanted_addresses(&object.spec.node_name, node, host, settings);
     import::outdated(
         &wanted,
         &object.spec.flannel_to_calico.or_empty().imported_addresses,

@@ -6,9 +6,11 @@ use api::node_migration::NodeMigrationStatus;
 use engine::drain;
 use engine::probe::Prober;
 use engine::sourced::Sourced;
+use flannel_to_calico::facts::HostFacts;
 use flannel_to_calico::host::{HostSettings, pods_that_stay};
 use flannel_to_calico::import;
 use flannel_to_calico::node::{AgentReport, Direction, NetworkLabel, NodeView, Stage};
+use flannel_to_calico::objects::Allocation;
 use flannel_to_calico::settings::Settings;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -62,10 +64,7 @@ pub fn view<'snapshot>(
     let object = snapshot.node_migrations.get(name)?;
     let status = object.status.clone().unwrap_or_default();
     let host = status.flannel_to_calico.or_empty().facts.as_ref();
-    let wanted = host.map(|host| {
-        let claimed = import::claimed(&facts::nodes::node(node), &settings.pod_networks());
-        import::wanted(name, &claimed, host)
-    });
+    let wanted = host.map(|host| wanted_addresses(name, node, host, settings));
     Some(NodeView {
         name,
         direction: if object.spec.rolling_back {
@@ -122,6 +121,12 @@ pub fn view<'snapshot>(
             .as_ref()
             .and_then(|step| Stage::read(&step.name).map(|stage| (stage, step.since))),
     })
+}
+
+/// The addresses on this host that Calico's IPAM must contain.
+pub fn wanted_addresses(name: &str, node: &Node, host: &HostFacts, settings: &Settings) -> Vec<Allocation> {
+    let claimed = import::claimed(&facts::nodes::node(node), &settings.pod_networks());
+    import::wanted(name, &claimed, host)
 }
 
 /// Value of the Node's network label.

@@ -10,7 +10,6 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::super::fair::start;
 use super::super::{MigrationReader, Tally};
 use super::named::named;
 use super::objects::{self, NAMESPACE};
@@ -76,7 +75,7 @@ async fn runs(cluster: &Cluster, name: &str, workload: &Value) -> Result<()> {
 /// Starts the migration; returns the nodes in the order of the plan.
 async fn order(cluster: &Cluster, run: &Run<'_>, request: &Request) -> Result<[String; 3]> {
     let reader = MigrationReader::new(cluster);
-    start(run, request).await?.stop().await?;
+    run.start(request).await?.stop().await?;
     let order = reader.until_planned(STEP).await?;
     <[String; 3]>::try_from(order)
         .map_err(|order| anyhow::anyhow!("nodes in the plan: found {order:?}, needed three"))

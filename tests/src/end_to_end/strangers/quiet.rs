@@ -9,7 +9,6 @@ use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 
-use super::super::fair::start;
 use super::super::{MigrationReader, Tally};
 use super::named::named;
 use super::objects::{self, FLOODER, NAMESPACE};
@@ -70,7 +69,7 @@ async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {
         spec: super::patient_gates(),
         ..Request::default()
     };
-    let Some(watch) = tally.count("strangers: the migration starts", start(run, &request).await) else {
+    let Some(watch) = tally.count("strangers: the migration starts", run.start(&request).await) else {
         return;
     };
     for pod in ["peta-before", "exa"] {

@@ -153,9 +153,9 @@ pub(super) fn finish_or_stay(
         })
         .collect();
     if pass.kind.strategy == Strategy::Drain || mixed.is_empty() {
-        if let Some(soak) = soak(pass, snapshot) {
+        if let Some(message) = soak(pass, snapshot) {
             status.phase = MigrationPhase::Rolling;
-            status.set_reason(soak.reason, soak.message);
+            status.set_reason(WaitReason::NetworkSoak, message);
             return;
         }
         status.phase = MigrationPhase::Finishing;
@@ -175,19 +175,17 @@ pub(super) fn finish_or_stay(
     ));
 }
 
-/// The wait for the end of the soak time, which starts when the last node is done; `None` after its end. The time of another clock
+/// What is waited for until the end of the soak time, which starts when the last node is done; `None` after its end. The time of another clock
 /// counts from now at the latest.
-fn soak(pass: &Pass<'_>, snapshot: &Snapshot) -> Option<Wait> {
+fn soak(pass: &Pass<'_>, snapshot: &Snapshot) -> Option<String> {
     let nodes = snapshot.node_migrations.iter();
     let existing = nodes.filter(|(node, _)| snapshot.nodes.contains_key(*node));
     let last = existing.filter_map(|(_, object)| object.spec.finished_at).max()?;
     let until = last.min(pass.now).checked_add(pass.kind.soak()).ok()?;
-    (pass.now < until).then(|| Wait {
-        reason: WaitReason::NetworkSoak,
-        message: format!(
+    (pass.now < until).then(|| {
+        format!(
             "every node is on Calico; DaemonSet {}/{} is kept until {until:.0} for a rollback",
             pass.settings.flannel_daemon_set_namespace.value, pass.settings.flannel_daemon_set_name.value
-        ),
-        until: Some(until),
+        )
     })
 }

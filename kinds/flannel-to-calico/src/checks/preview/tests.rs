@@ -280,7 +280,7 @@ fn unknown_connections_and_missing_samples_warn() {
         seen("10.244.1.200", "10.244.1.9", 3),
         seen("10.244.1.9", "10.244.1.7", 5),
     ]);
-    // A policy without rules refuses whoever the client is.
+    // A policy without rules refuses every client.
     assert_eq!(by_default(found.clone()).verdict, Fail);
     found = preview(&[seen("10.244.1.7", "10.244.1.200", 3)]);
     let check = by_default(found.clone());
