@@ -2,6 +2,7 @@
 
 pub mod cnidir;
 pub mod cniplugin;
+pub mod connections;
 pub mod files;
 pub mod firewall;
 #[cfg(test)]

@@ -9,7 +9,7 @@ pub enum FailureCategory {
     HostFile,
     /// The agent has no netlink socket.
     NetlinkSocket,
-    /// The kernel has refused a request about a link, an address or a route.
+    /// The kernel has refused a request about a link, an address, a route or a connection.
     NetlinkRequest,
     /// The processes of the host cannot be read.
     ProcessList,

@@ -10,7 +10,7 @@ use crate::settings::DataPlane;
 use crate::verdict::UnknownReason;
 
 /// Addresses and ports of one direction of an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tuple {
     /// Address of the sender.
     pub source: IpAddr,

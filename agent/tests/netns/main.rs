@@ -9,6 +9,7 @@
 )]
 
 mod adopt;
+mod adopt_connections;
 mod adopt_not_taken;
 mod adopt_weather;
 mod back;

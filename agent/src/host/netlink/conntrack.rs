@@ -1,11 +1,16 @@
-//! Connection tracking of the host: a listing of the whole table, and events of connections that end. Opens netlink sockets in the
-//! network namespace of the calling thread. No more than one datagram is in memory.
+//! Connection tracking of the host: a listing of the whole table, events of connections that end, and the replacement of single
+//! entries. Opens netlink sockets in the network namespace of the calling thread. No more than one datagram is in memory.
 
 mod decode;
+mod encode;
 mod socket;
+mod table;
 
+use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 
+use api::FailureCategory;
 use nix::errno::Errno;
 use policy::conntrack::Tuple;
 use thiserror::Error;
@@ -13,6 +18,7 @@ use thiserror::Error;
 use self::decode::Datagram;
 pub use self::decode::MalformedEntry;
 use self::socket::Socket;
+pub use self::table::{EntryError, Replaced, Table};
 
 /// An entry of connection tracking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +35,22 @@ pub struct TrackedConnection {
     pub reply: Tuple,
     /// A reply was seen.
     pub is_replied: bool,
+}
+
+impl fmt::Display for TrackedConnection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tuple {
+            source,
+            destination,
+            source_port,
+            destination_port,
+        } = self.original;
+        let (from, to) = (
+            SocketAddr::new(source, source_port),
+            SocketAddr::new(destination, destination_port),
+        );
+        write!(formatter, "{from} → {to} (protocol {})", self.protocol)
+    }
 }
 
 /// The table could not be read, or not completely.
@@ -67,6 +89,16 @@ pub enum ConntrackError {
 impl ConntrackError {
     fn socket(attempt: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Socket { attempt, source }
+    }
+
+    /// The category for metrics and status.
+    pub fn category(&self) -> FailureCategory {
+        match self {
+            Self::Socket { .. } => FailureCategory::NetlinkSocket,
+            Self::Refused(_) | Self::Interrupted | Self::Overrun | Self::Malformed { .. } => {
+                FailureCategory::NetlinkRequest
+            }
+        }
     }
 }
 
@@ -128,7 +160,7 @@ impl Listing {
         let socket =
             Socket::open(0).map_err(ConntrackError::socket("open a socket for connection tracking"))?;
         socket
-            .send(&decode::request())
+            .send(&encode::listing())
             .map_err(ConntrackError::socket("ask the kernel for its connections"))?;
         Ok(Self {
             socket,

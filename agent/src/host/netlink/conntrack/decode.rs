@@ -7,13 +7,10 @@ use std::net::IpAddr;
 use netlink_packet_netfilter::conntrack::{
     ConntrackAttribute, ConntrackMessage, IPTuple, ProtoTuple, Status, Tuple as TupleAttribute,
 };
-use netlink_packet_netfilter::{
-    NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
-};
+use netlink_packet_netfilter::{NetfilterMessage, NetfilterMessageInner};
 use policy::conntrack::Tuple;
 use rtnetlink::packet_core::{
-    DefaultNla, NLA_TYPE_MASK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload, Nla,
+    DefaultNla, NLA_TYPE_MASK, NLM_F_DUMP_INTR, NetlinkBuffer, NetlinkMessage, NetlinkPayload, Nla,
 };
 
 use super::TrackedConnection;
@@ -68,19 +65,6 @@ impl Datagram {
     }
 }
 
-/// The request for all entries of both families.
-pub(super) fn request() -> Vec<u8> {
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-    let family = NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, 0);
-    let message = NetfilterMessage::new(family, ConntrackMessage::Get(Vec::new()));
-    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message));
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    bytes
-}
-
 /// Reads a datagram and gives each connection to `each`.
 pub(super) fn datagram(mut bytes: &[u8], each: &mut impl FnMut(TrackedConnection)) -> Datagram {
     let mut found = Datagram::default();
@@ -131,7 +115,38 @@ fn read(
     }
 }
 
-fn connection(attributes: &[ConntrackAttribute]) -> Result<TrackedConnection, String> {
+/// The answer to a request about one entry.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// The attributes of the entry.
+    Entry(Vec<ConntrackAttribute>),
+    /// The request was carried out.
+    Done,
+    /// The kernel's error.
+    Refused(io::Error),
+}
+
+/// Reads the answer to the request with this number; `None` for a message about another request.
+pub(super) fn answer(bytes: &[u8], sequence: u32) -> Result<Option<Answer>, MalformedEntry> {
+    let message = NetlinkMessage::<NetfilterMessage>::deserialize(bytes)
+        .map_err(|error| MalformedEntry(error.to_string()))?;
+    if message.header.sequence_number != sequence {
+        return Ok(None);
+    }
+    Ok(match message.payload {
+        NetlinkPayload::Error(error) if error.raw_code() == 0 => Some(Answer::Done),
+        NetlinkPayload::Error(error) => Some(Answer::Refused(io::Error::from_raw_os_error(
+            error.raw_code().wrapping_abs(),
+        ))),
+        NetlinkPayload::InnerMessage(NetfilterMessage {
+            inner: NetfilterMessageInner::Conntrack(ConntrackMessage::New(attributes)),
+            ..
+        }) => Some(Answer::Entry(attributes)),
+        _ => None,
+    })
+}
+
+pub(super) fn connection(attributes: &[ConntrackAttribute]) -> Result<TrackedConnection, String> {
     let (mut original, mut reply) = (None, None);
     let (mut id, mut zone, mut is_replied) = (0, 0, None);
     for attribute in attributes {

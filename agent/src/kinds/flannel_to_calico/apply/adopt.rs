@@ -4,8 +4,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
 use flannel_to_calico::host::{BRIDGE, KEPT_LABEL, PodAction, PodChange, PodEnd};
+use ipnet::IpNet;
 
 use super::error::ApplyError;
+use crate::host::connections::{Change, Connections};
 use crate::host::firewall::frames;
 use crate::host::netlink::{Netlink, Renamed};
 use crate::host::paths::Paths;
@@ -46,6 +48,11 @@ impl<'step> Adoption<'step> {
         if change.action == PodAction::Accept {
             return self.accept(&rules(change)).await;
         }
+        let connections = if change.action == PodAction::Route {
+            Some(self.keep(vec![BRIDGE.to_owned()], &change.pods).await?)
+        } else {
+            None
+        };
         for (end, link) in self.links(change) {
             match change.action {
                 PodAction::Loosen => {
@@ -77,7 +84,10 @@ impl<'step> Adoption<'step> {
                 PodAction::Accept => {}
             }
         }
-        Ok(())
+        match connections {
+            Some(connections) => self.changed(connections).await,
+            None => Ok(()),
+        }
     }
 
     /// Reverts the action for each pod. `saved` is the state before the action.
@@ -91,6 +101,12 @@ impl<'step> Adoption<'step> {
             PodAction::Accept => return self.stop_accepting(&rules(change)).await,
             PodAction::Route | PodAction::Deliver | PodAction::Detach | PodAction::Rename => {}
         }
+        let connections = if change.action == PodAction::Route {
+            let links = self.links(change).map(|(_, link)| link.name.clone());
+            Some(self.keep(links.collect(), &change.pods).await?)
+        } else {
+            None
+        };
         for (end, link) in self.links(change) {
             let netlink_error = ApplyError::netlink(self.step);
             match change.action {
@@ -115,7 +131,35 @@ impl<'step> Adoption<'step> {
                 PodAction::Loosen | PodAction::Answer | PodAction::Accept => {}
             }
         }
-        Ok(())
+        match connections {
+            Some(connections) => self.changed(connections).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps the connections to these pods, whose packets leave through these links until the change.
+    async fn keep(&self, links: Vec<String>, pods: &[PodEnd]) -> Result<Connections, ApplyError> {
+        let snapshot = &self.seen.snapshot;
+        let own: Vec<IpAddr> = snapshot.addresses.iter().map(|own| own.address.addr()).collect();
+        let bridge = self.bridge().map(|bridge| snapshot.of_link(bridge.index));
+        let source = bridge.iter().flat_map(|bridge| &bridge.addresses);
+        let change = Change {
+            source: source.map(|own| own.address.addr()).collect(),
+            own,
+            links,
+            destinations: pods
+                .iter()
+                .flat_map(|end| &end.addresses)
+                .map(|address| IpNet::from(*address))
+                .collect(),
+        };
+        let kept = Connections::keep(change, &self.paths.proc).await;
+        kept.map_err(ApplyError::connections(self.step))
+    }
+
+    async fn changed(&self, connections: Connections) -> Result<(), ApplyError> {
+        let changed = connections.changed().await;
+        changed.map_err(ApplyError::connections(self.step))
     }
 
     fn restore_parameters(&self, change: &PodChange, saved: &Before) -> Result<(), ApplyError> {
@@ -267,7 +311,8 @@ impl<'step> Adoption<'step> {
         Ok(())
     }
 
-    /// Renames the link. A kernel that does not rename a link that is up needs it down for a moment, which deletes its routes.
+    /// Renames the link. A kernel that does not rename a link that is up needs it down for a moment, which deletes its routes and
+    /// ends connections.
     async fn rename(&self, end: &PodEnd, link: &Link, name: &str) -> Result<(), ApplyError> {
         let netlink_error = || ApplyError::netlink(self.step);
         if link.name == name {
@@ -277,13 +322,16 @@ impl<'step> Adoption<'step> {
         if renamed.map_err(netlink_error())? == Renamed::Yes {
             return Ok(());
         }
+        let links = vec![link.name.clone()];
+        let connections = self.keep(links, std::slice::from_ref(end)).await?;
         self.netlink.set_up(link, false).await.map_err(netlink_error())?;
         let renamed = self.netlink.rename_link(link, name).await;
         self.netlink.set_up(link, true).await.map_err(netlink_error())?;
         renamed.map_err(netlink_error())?;
         self.route(end, link).await?;
         // The kernel has deleted these entries, too.
-        self.answer(end, link, &[]).await
+        self.answer(end, link, &[]).await?;
+        self.changed(connections).await
     }
 
     fn write(&self, parameter: &str, value: &str) -> Result<(), ApplyError> {

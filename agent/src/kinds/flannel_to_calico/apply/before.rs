@@ -41,9 +41,7 @@ pub(super) async fn before(
         HostStep::AnswerForPods => {
             // Those of both families: the bridge may have an IPv6 address when it is created again.
             let own = sysctl::answering(BRIDGE, true).into_iter();
-            let parameters: Vec<PathBuf> = own
-                .map(|(parameter, _)| paths.sysctl.join(parameter))
-                .collect();
+            let parameters: Vec<PathBuf> = own.map(|(parameter, _)| paths.sysctl.join(parameter)).collect();
             texts(parameters.iter(), name)?
         }
         HostStep::OpenBridge => {

@@ -5,6 +5,7 @@ use flannel_to_calico::attachment::AttachmentError;
 use flannel_to_calico::host::BRIDGE;
 use thiserror::Error;
 
+use crate::host::connections::ConnectionsError;
 use crate::host::files::FileError;
 use crate::host::firewall::FirewallError;
 use crate::host::netlink::NetlinkError;
@@ -50,6 +51,15 @@ pub enum ApplyError {
         /// The cause.
         #[source]
         source: FirewallError,
+    },
+    /// Connections could not be kept.
+    #[error("{step} failed")]
+    Connections {
+        /// Name of the step.
+        step: &'static str,
+        /// The cause.
+        #[source]
+        source: ConnectionsError,
     },
     /// A CNI plugin failed.
     #[error("{step} failed")]
@@ -115,6 +125,7 @@ impl ApplyError {
             Self::File { source, .. } => source.category(),
             Self::Netlink { source, .. } => source.category(),
             Self::Firewall { source, .. } => source.category(),
+            Self::Connections { source, .. } => source.category(),
             Self::Observe { source, .. } => source.category(),
             Self::CniPlugin { source, .. } => source.category(),
             Self::Attachment { .. } => FailureCategory::CniRecord,
@@ -132,6 +143,10 @@ impl ApplyError {
 
     pub(super) fn netlink(step: &'static str) -> impl Fn(NetlinkError) -> Self {
         move |source| Self::Netlink { step, source }
+    }
+
+    pub(super) fn connections(step: &'static str) -> impl Fn(ConnectionsError) -> Self {
+        move |source| Self::Connections { step, source }
     }
 
     pub(super) fn firewall(step: &'static str) -> impl Fn(FirewallError) -> Self {

@@ -229,15 +229,6 @@ fn entries_beside_a_malformed_one_are_read() {
     assert_eq!(found.malformed.unwrap().0, 2);
 }
 
-#[test]
-fn the_request_asks_for_all_entries_of_both_families() {
-    // Length 20, IPCTNL_MSG_CT_GET of NFNL_SUBSYS_CTNETLINK, NLM_F_REQUEST | NLM_F_DUMP, AF_UNSPEC.
-    assert_eq!(
-        HEXLOWER.encode(&request()),
-        "1400000001010103000000000000000000000000"
-    );
-}
-
 proptest! {
     #[test]
     fn no_bytes_end_the_program(start in 0..200_usize, noise in vec(any::<u8>(), 0..64)) {
