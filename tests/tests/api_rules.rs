@@ -14,6 +14,8 @@ use std::time::Duration;
 use api::{Migration, NodeMigration, names};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt as _;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
@@ -526,13 +528,33 @@ async fn namesake(lab: &ApiLab) -> Client {
     client
 }
 
+/// The objects of the next test have every field of their schema.
+#[test]
+#[ignore = "runs with the next test: cargo lab test"]
+fn the_full_objects_have_every_field() {
+    let schema = |definition: CustomResourceDefinition| {
+        let definition = serde_json::to_value(definition).unwrap();
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"].clone()
+    };
+    let of_migration = schema(Migration::crd());
+    // A Migration has one kind.
+    let others = [".podCidr", ".serviceCidr", ".calicoDatastore"];
+    for (part, value) in [
+        ("spec", full_migration_spec()),
+        ("status", full_migration_status()),
+    ] {
+        assert_eq!(missing(&of_migration[part], &value, &others), [""; 0], "{part}");
+    }
+    let of_node = schema(NodeMigration::crd());
+    assert_eq!(missing(&of_node["spec"], &full_node_spec(), &[]), [""; 0]);
+}
+
 /// Every field of a status is returned as written: a schema without a field prunes it silently.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
 async fn every_field_of_a_status_is_stored_and_returned() {
     let lab = ApiLab::shared().unwrap();
     let client = lab.admin().await.unwrap();
-
     let migrations: Api<Migration> = Api::all(client.clone());
     let raw_migrations = raw(client.clone(), "Migration", "migrations");
     raw_migrations
@@ -730,6 +752,26 @@ async fn spec_and_status_are_written_separately() {
         .unwrap();
 }
 
+/// Fields of the schema that the value does not have, with their paths; none below `without`.
+fn missing(schema: &Value, value: &Value, without: &[&str]) -> Vec<String> {
+    fn walk(schema: &Value, value: &Value, path: &str, without: &[&str], all: &mut Vec<String>) {
+        if let Some(item) = value.as_array().and_then(|items| items.first()) {
+            walk(&schema["items"], item, path, without, all);
+        }
+        for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+            let path = format!("{path}.{name}");
+            match value.get(name) {
+                _ if without.contains(&path.as_str()) => {}
+                Some(value) => walk(schema, value, &path, without, all),
+                None => all.push(path),
+            }
+        }
+    }
+    let mut all = Vec::new();
+    walk(schema, value, "", without, &mut all);
+    all
+}
+
 /// Whether every field of `wanted` is in `found` with its value; otherwise the first path that differs.
 fn contained(wanted: &Value, found: &Value) -> Result<(), String> {
     fn walk(wanted: &Value, found: &Value, path: &str) -> Result<(), String> {
@@ -762,7 +804,8 @@ fn full_migration_spec() -> Value {
                 "flannelPort": 8472, "calicoDaemonSetName": "calico-node", "calicoDaemonSetNamespace": "kube-system",
                 "ipPoolBlockSize": 26, "cniConfigurationDirectory": "/etc/cni/net.d",
             },
-            "rollbackNodes": ["a"],
+            "rollbackNodes": ["a"], "soakSeconds": 3600,
+            "policyPreview": {"observeSeconds": 900, "acceptedDenials": ["shop/db", "deny-all"]},
         },
         "desired": "Run",
         "rollout": {
@@ -773,6 +816,7 @@ fn full_migration_spec() -> Value {
             "timeoutSeconds": 900, "gracePeriodSeconds": 30, "onBlocked": "Skip", "deleteEmptyDirData": true,
             "force": true,
         },
+        "gates": {"traffic": "Ignore", "maxLossRatio": 0.25, "maxGapMilliseconds": 500, "soak": "Elapsed"},
         "planHash": "abc", "resumedAt": "2026-03-01T10:00:00Z",
     })
 }
@@ -785,6 +829,23 @@ fn check() -> Value {
     json!({
         "name": "FlannelBackend", "verdict": "Fail", "object": "ConfigMap kube-flannel/kube-flannel-cfg",
         "found": "host-gw", "needed": "vxlan", "fix": "change Backend.Type",
+    })
+}
+
+fn full_policy_preview() -> Value {
+    json!({
+        "policies": 2, "selectedPods": 3, "unread": ["networkpolicies: denied"],
+        "dormantPolicies": [{"policy": "shop/db", "pods": 3, "ingress": true, "egress": false}],
+        "connections": {"allowed": 9, "refused": 1, "unknown": 2, "unanswered": 1},
+        "observedSeconds": 900, "since": "2026-03-01T10:00:00Z",
+        "incompleteNodes": ["a"], "incompleteNodeCount": 1, "missingKinds": 4,
+        "refused": [{
+            "client": "crm/cli", "server": "shop/db", "port": 5432, "protocol": "TCP", "direction": "Ingress",
+            "reason": "NoRuleAllows", "policies": ["shop/db"], "policyCount": 1, "count": 1,
+            "last": "2026-03-01T10:10:00Z", "isAccepted": true,
+        }],
+        "refusedKinds": 1,
+        "unknown": [{"reason": "the client is unknown", "count": 2, "example": "10.244.1.9 → shop/db"}],
     })
 }
 
@@ -804,12 +865,17 @@ fn full_migration_status() -> Value {
             "flannelPort": sourced(json!(8472)), "calicoDaemonSetName": sourced(json!("calico-node")),
             "calicoDaemonSetNamespace": sourced(json!("kube-system")), "ipPoolBlockSize": sourced(json!(26)),
             "cniConfigurationDirectory": sourced(json!("/etc/cni/net.d")),
-        }},
+            "ipv6": {
+                "flannelNetwork": sourced(json!("fd00:10:244::/48")), "flannelSubnetLength": sourced(json!(64)),
+                "ipPoolBlockSize": sourced(json!(122)),
+            },
+        }, "policyPreview": full_policy_preview()},
         "plan": {"hash": "abc", "prepare": [action("create")], "nodeCount": 2, "finish": [action("delete")],
-            "finishInRecords": 3},
+            "prepareInRecords": 2, "finishInRecords": 3},
         "startedAt": "2026-03-01T10:00:00Z", "completedAt": "2026-03-01T11:00:00Z",
         "rollbackStartedAt": "2026-03-01T10:30:00Z", "preparedAt": "2026-03-01T10:01:00Z",
-        "traffic": [{"class": "OldToNew", "sent": 100, "lost": 1, "longestGapMilliseconds": 100}],
+        "traffic": [{"class": "OldToNew", "sent": 100, "late": 2, "lost": 1, "longestGapMilliseconds": 100}],
+        "warnings": {"count": 2, "items": ["a webhook"]},
         "breach": {
             "at": "2026-03-01T10:20:00Z", "message": "traffic is lost: UDP from node b to node a",
             "resumedAt": "2026-03-01T10:10:00Z", "cleanSince": "2026-03-01T10:25:00Z",
@@ -837,7 +903,12 @@ fn full_node_spec() -> Value {
             "goal": "Held",
             "host": {
                 "vni": 1, "port": 8472, "mtu": 1450, "cniConfigurationDirectory": "/etc/cni/net.d", "blockSize": 25,
-                "nodeRangeLength": 23,
+                "nodeRangeLength": 23, "adoptPods": true,
+                "adoption": {"takingSeconds": 30, "resumedAt": "2026-03-01T10:00:00Z"},
+                "ipv6": {"blockSize": 122, "flannelPods": true, "mtu": 1430, "nodeRangeLength": 64},
+            },
+            "savedState": {
+                "annotations": {"projectcalico.org/IPv4Address": "192.0.2.7/24"}, "blocks": ["10.244.1.0/26"],
             },
             "label": {"current": "none", "pending": "calico"},
             "importedAddresses": [{"address": "10.244.1.7", "handle": "k8s-pod-network.16cc"}],
@@ -845,9 +916,19 @@ fn full_node_spec() -> Value {
                 "at": "2026-03-01T10:06:00Z", "reason": "calico-node never started", "resumedAt": "2026-03-01T10:00:00Z",
             },
         },
+        "podCidr": {
+            "from": "10.244.0.0/16", "to": "10.64.0.0/16", "mtu": 1450, "cniConfigurationDirectory": "/etc/cni/net.d",
+            "tunnelAddresses": [{"name": "vxlan.calico", "old": "10.244.1.0", "new": "10.64.1.0"}],
+        },
+        "calicoDatastore": {},
+        "flows": [{
+            "source": "10.244.1.3", "to": "b", "address": "10.244.2.3", "port": 9812, "podUid": "1234", "class": "OldToOld",
+        }],
+        "gates": {"maxLossRatio": 0.25, "maxGapMilliseconds": 500},
+        "lossesCountedSince": "2026-03-01T10:00:00Z",
         "serviceCidr": {
             "source": ["10.96.0.0/12"], "target": ["172.30.0.0/16", "fd00:30::/108"],
-            "reportUsers": true,
+            "reportUsers": true, "excluded": ["10.96.0.1"],
             "expectedPorts": { "record": "m-1-expected-ports-0" },
         },
         "rollingBack": true, "returnedAt": "2026-03-01T10:06:00Z",
@@ -860,6 +941,7 @@ fn full_node_spec() -> Value {
             {"name": "Cordon", "startedAt": "2026-03-01T10:00:00Z", "finishedAt": "2026-03-01T10:00:01Z"},
         ],
         "startedAt": "2026-03-01T10:00:00Z", "finishedAt": "2026-03-01T10:05:00Z",
+        "finishedBeforeRollback": "2026-03-01T10:04:00Z",
     })
 }
 

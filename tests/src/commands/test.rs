@@ -348,10 +348,11 @@ async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> 
         cargo_tests_with(&packages, &harness, &environment).await
     };
     // These tests mostly wait for a clock: a Lease that expires, a command that times out. Each lane has its own API server.
-    let (hops, commands, services, labs, others) = tokio::join!(
+    let (hops, commands, services, preview, labs, others) = tokio::join!(
         of(&["api_cli"], &["--exact", LONGEST_OF_COMMANDS]),
         of(&["api_cli"], &["--exact", "--skip", LONGEST_OF_COMMANDS]),
         of(&["api_services"], &[]),
+        of(&["api_policy_preview"], &[]),
         of(&["lab_life"], &[]),
         of(
             &[
@@ -367,7 +368,7 @@ async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> 
         )
     );
     let mut tally = Tally::default();
-    for lane in [hops, commands, services, labs, others] {
+    for lane in [hops, commands, services, preview, labs, others] {
         tally.add(lane?);
     }
     // A build of its own: the features of a build count for every crate of it.

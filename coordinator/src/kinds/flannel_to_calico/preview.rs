@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::Migration;
+use api::migration::Desired;
 use flannel_to_calico::facts::{ClusterFacts, PreviewState};
 use flannel_to_calico::policy_facts;
 use flannel_to_calico::settings::Settings;
@@ -34,7 +35,8 @@ const PAUSE: Duration = Duration::from_secs(30);
 /// Share of time for rounds: one part in this number, unless that makes the time between two rounds longer than this.
 const SHARE: u32 = 10;
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
-/// Time that a pass waits for the result of the very first round: a cluster without policies is planned at once.
+/// Time that a pass waits for the result of the very first round, and of the first one after the start was ordered: a cluster without
+/// policies is planned, and started, at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A result of this age is not known any more: rounds fail or hang.
 const STALE: Duration = Duration::from_mins(15);
@@ -50,6 +52,9 @@ pub(super) struct PreviewMemory {
     found: watch::Sender<Option<Found>>,
     /// What the result is about: the UID of the Migration, and whether connections are observed.
     about: Option<(String, bool)>,
+    /// The version of the spec that orders the start, and when it was seen first. A start needs a round that begins later: the user
+    /// may have created a policy just before.
+    ordered: Option<(Option<i64>, Instant)>,
     /// Samples are deleted, or are being deleted.
     removal: Removal,
 }
@@ -88,6 +93,7 @@ impl Default for PreviewMemory {
             kept: None,
             found: watch::Sender::new(None),
             about: None,
+            ordered: None,
             removal: Removal::NotBegun,
         }
     }
@@ -120,17 +126,23 @@ impl PreviewMemory {
             self.stop();
             self.about = Some(about);
         }
+        let order = (migration.spec.desired == Desired::Run).then_some(migration.metadata.generation);
+        if self.ordered.map(|(generation, _)| generation) != order {
+            self.ordered = order.map(|generation| (generation, Instant::now()));
+        }
         self.take_ended().await;
-        let is_first = self.found.borrow().is_none();
         if self.is_due() {
             self.begin(context, cache, migration, settings, facts, observes);
-            if is_first {
+            if !self.is_current() {
+                let ordered = self.ordered;
                 let mut found = self.found.subscribe();
-                let _ = tokio::time::timeout(PATIENCE, found.wait_for(Option::is_some)).await;
+                let found = found.wait_for(|found| is_current(found.as_ref(), ordered));
+                let _ = tokio::time::timeout(PATIENCE, found).await;
                 self.take_ended().await;
             }
         }
         let state = match &*self.found.borrow() {
+            Some(found) if !is_current(Some(found), self.ordered) => PreviewState::Reading,
             None => PreviewState::Reading,
             Some(found) if found.at.elapsed() >= STALE => PreviewState::Unread,
             Some(found) => PreviewState::Known(Arc::clone(&found.preview)),
@@ -139,10 +151,14 @@ impl PreviewMemory {
         state
     }
 
-    /// The next round begins without a pause.
+    /// The next round begins without a pause, or with the usual one.
     #[cfg(test)]
-    pub fn without_pause(&mut self) {
-        self.pause = (Duration::ZERO, 0);
+    pub fn set_pause(&mut self, is_usual: bool) {
+        self.pause = if is_usual {
+            (PAUSE, SHARE)
+        } else {
+            (Duration::ZERO, 0)
+        };
     }
 
     fn is_due(&self) -> bool {
@@ -151,7 +167,12 @@ impl PreviewMemory {
             let pause = took.saturating_mul(share).min(LONGEST_PAUSE);
             at.elapsed() >= pause.max(shortest)
         };
-        self.round.is_none() && self.ended.is_none_or(is_over)
+        self.round.is_none() && (!self.is_current() || self.ended.is_none_or(is_over))
+    }
+
+    /// Whether there is a result, and its round began after the start was ordered.
+    fn is_current(&self) -> bool {
+        is_current(self.found.borrow().as_ref(), self.ordered)
     }
 
     /// Takes what an ended round leaves.
@@ -231,6 +252,11 @@ impl PreviewMemory {
             }
         };
     }
+}
+
+/// Whether there is a result, and its round began after this order.
+fn is_current(found: Option<&Found>, ordered: Option<(Option<i64>, Instant)>) -> bool {
+    found.is_some_and(|found| ordered.is_none_or(|(_, seen)| found.begun >= seen))
 }
 
 /// Shows the result as metrics.

@@ -45,6 +45,8 @@ impl Default for Kept {
 /// The result of a round.
 #[derive(Clone)]
 pub(super) struct Found {
+    /// When its round began.
+    pub begun: Instant,
     /// Its time.
     pub at: Instant,
     /// The preview.
@@ -97,7 +99,7 @@ impl Round {
         } = self.hold(lists, all_pods);
         let is_first = self.found.borrow().is_none();
         if is_first {
-            self.publish(preview.clone());
+            self.publish(begun, preview.clone());
         }
         // What was observed is kept as long as it may count: a list may fail once, and pods may be away for a moment.
         let is_known = preview.unread.is_empty();
@@ -114,7 +116,7 @@ impl Round {
                 Err(error) => preview.unread.push(error.message()),
             }
         }
-        self.publish(preview);
+        self.publish(begun, preview);
         debug!(took = ?begun.elapsed(), "policy preview");
         kept
     }
@@ -169,8 +171,9 @@ impl Round {
         }
     }
 
-    fn publish(&self, preview: Preview) {
+    fn publish(&self, begun: Instant, preview: Preview) {
         self.found.send_replace(Some(Found {
+            begun,
             at: Instant::now(),
             preview: Arc::new(preview),
         }));

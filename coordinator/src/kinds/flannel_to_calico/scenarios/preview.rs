@@ -260,7 +260,7 @@ struct Run {
 impl Run {
     fn of(api: FakeApi) -> Self {
         let mut memory = Memory::default();
-        memory.kinds.of::<PreviewMemory>().without_pause();
+        memory.kinds.of::<PreviewMemory>().set_pause(false);
         Self { api, memory }
     }
 
@@ -396,7 +396,7 @@ async fn a_connection_that_would_be_refused_refuses_the_start_until_it_is_accept
     // The start is refused, too.
     run.api.edit(MIGRATION, &json!({ "spec": { "desired": "Run" } }));
     run.pass().await;
-    run.pass().await;
+    run.until("judged again", |run| run.phase() != "Planning").await;
     assert_eq!(run.phase(), "Refused");
     let accepted = json!({ "policyPreview": { "acceptedDenials": ["shop/db-only-web"] } });
     run.api
@@ -405,6 +405,26 @@ async fn a_connection_that_would_be_refused_refuses_the_start_until_it_is_accept
     assert_eq!(run.preview()["refused"][0]["isAccepted"], true);
     run.until("without samples", |run| run.api.below(SAMPLES).is_empty())
         .await;
+}
+
+#[tokio::test]
+async fn a_policy_that_was_created_just_before_the_start_refuses_it() {
+    let mut run = Run::of(planned());
+    run.until("Planned", |run| run.phase() == "Planned").await;
+    run.memory.kinds.of::<PreviewMemory>().set_pause(true);
+    put_policy(&run.api);
+    run.pass().await;
+    assert_eq!(
+        run.found(),
+        "no policy begins to hold",
+        "the next round is 30 s away"
+    );
+    run.api.edit(
+        MIGRATION,
+        &json!({ "spec": { "desired": "Run" }, "metadata": { "generation": 2 } }),
+    );
+    run.until("Refused", |run| run.phase() == "Refused").await;
+    assert!(run.found().contains("observed 0 s of 600 s"), "{}", run.found());
 }
 
 #[tokio::test]
