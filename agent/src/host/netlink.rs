@@ -24,12 +24,14 @@ mod labels;
 mod messages;
 mod ports;
 mod proxies;
+mod rename;
 mod request;
 mod subnets;
 mod tables;
 
-pub use self::change::{FELIX, KERNEL, ROUTE_PROTOCOL, Renamed};
+pub use self::change::{FELIX, KERNEL, ROUTE_PROTOCOL};
 use self::messages::{blackhole, forwarding_entry, link, neighbour, own_address, own_label, proxy, route};
+pub use self::rename::Renamed;
 pub use self::request::NetlinkError;
 use self::request::{answer, reading};
 use super::snapshot::{Address, ForwardingEntry, Link, MAIN_TABLE, Snapshot};
@@ -39,6 +41,8 @@ use super::snapshot::{Address, ForwardingEntry, Link, MAIN_TABLE, Snapshot};
 pub struct Netlink {
     handle: Handle,
     connection: JoinHandle<()>,
+    /// Play a kernel before Linux 6.2, which does not rename a link that is up.
+    plays_old_kernel: bool,
 }
 
 impl Drop for Netlink {
@@ -58,7 +62,15 @@ impl Netlink {
         Ok(Self {
             handle,
             connection: tokio::spawn(connection),
+            plays_old_kernel: cfg!(feature = "old-kernel"),
         })
+    }
+
+    /// For tests: plays the answer of a kernel before Linux 6.2 to the rename of a link that is up. Everything else is the kernel's.
+    #[must_use]
+    pub fn like_an_old_kernel(mut self) -> Self {
+        self.plays_old_kernel = true;
+        self
     }
 
     /// Reads the network state that the agent observes.

@@ -20,7 +20,7 @@ const PORT: u16 = 8080;
 const SERVICE_PORT: u16 = 80;
 const NODE_PORT: u16 = 30080;
 /// Connections from each client to each address.
-const CONNECTIONS: usize = 4;
+const CONNECTIONS: usize = 2;
 /// How long a short connection lives.
 const SHORT: Duration = Duration::from_millis(20);
 /// A connection without an answer for this time has failed.
@@ -166,9 +166,8 @@ impl Connections {
             for (path, from, to) in paths {
                 for number in 0..CONNECTIONS {
                     let end = stop.clone();
-                    // One connection always has a packet on its way; more would take the processors from the test.
-                    let is_busy = from.is_none() && to == service && to.is_ipv4() && number == 0;
-                    let pause = Duration::from_millis(if is_busy { 0 } else { 3 });
+                    // Without a pause, the connections would take the processors from the other tests.
+                    let pause = Duration::from_millis(if number == 0 { 1 } else { 10 });
                     let work = move || client(to, pause, || end.load(Ordering::Relaxed));
                     clients.push((format!("{path} {to} {number}"), spawn(from, work)));
                     let end = stop.clone();
@@ -186,8 +185,8 @@ impl Connections {
         }
     }
 
-    /// Ends the connections; checks that each has lived until now.
-    fn assert_alive(self, when: &str) {
+    /// Ends the connections; checks that each has lived until now. Of the short ones, `most_failed` paths may have had a failure.
+    fn assert_alive(self, when: &str, most_failed: usize) {
         std::thread::sleep(Duration::from_secs(1));
         self.stop.store(true, Ordering::Relaxed);
         let mut failed = BTreeMap::new();
@@ -209,7 +208,11 @@ impl Connections {
             server.join().unwrap();
         }
         eprintln!("{when}: {count} answers, longest time for one {longest:?}");
-        assert_eq!(failed, BTreeMap::new(), "{when}");
+        let short = failed.keys().filter(|path| path.ends_with("short")).count();
+        assert!(
+            failed.len() == short && short <= most_failed,
+            "{when}: {failed:?}"
+        );
     }
 }
 
@@ -226,7 +229,7 @@ fn churn(stop: &AtomicBool, to: SocketAddr) -> Outcome {
     let (mut count, mut longest) = (0, Duration::ZERO);
     while !stop.load(Ordering::Relaxed) {
         let deadline = Instant::now() + SHORT;
-        let (answers, gap) = client(to, Duration::from_millis(2), || Instant::now() > deadline)?;
+        let (answers, gap) = client(to, Duration::from_millis(4), || Instant::now() > deadline)?;
         count += answers;
         longest = longest.max(gap);
     }
@@ -240,13 +243,17 @@ fn serve(stop: &AtomicBool) {
     let mut all = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         match listener.accept() {
-            Ok((mut stream, _)) => all.push(std::thread::spawn(move || {
-                stream.set_nonblocking(false).unwrap();
-                stream.set_nodelay(true).unwrap();
-                stream.set_read_timeout(Some(LATE)).unwrap();
-                let mut bytes = [0; 8];
-                while stream.read_exact(&mut bytes).is_ok() && stream.write_all(&bytes).is_ok() {}
-            })),
+            Ok((mut stream, _)) => {
+                // The stack of a thread that has ended is kept until its handle is gone.
+                all.retain(|one: &JoinHandle<()>| !one.is_finished());
+                all.push(std::thread::spawn(move || {
+                    stream.set_nonblocking(false).unwrap();
+                    stream.set_nodelay(true).unwrap();
+                    stream.set_read_timeout(Some(LATE)).unwrap();
+                    let mut bytes = [0; 8];
+                    while stream.read_exact(&mut bytes).is_ok() && stream.write_all(&bytes).is_ok() {}
+                }));
+            }
             Err(_) => std::thread::sleep(Duration::from_millis(2)),
         }
     }
@@ -280,12 +287,18 @@ fn client(to: SocketAddr, pause: Duration, is_over: impl Fn() -> bool) -> Outcom
 }
 
 #[rstest]
-#[case::ipv4(false)]
-#[case::dual_stack(true)]
+#[case::ipv4(false, false)]
+#[case::dual_stack(true, false)]
+#[case::an_old_kernel(false, true)]
 #[ignore = "needs root and network namespaces"]
-fn connections_live_through_an_adoption_and_its_return(#[case] dual_stack: bool) {
+fn connections_live_through_an_adoption_and_its_return(#[case] dual_stack: bool, #[case] old_kernel: bool) {
     in_namespace(move || async move {
-        let (host, pods) = mixed(new_host(dual_stack)).await;
+        let (mut host, pods) = mixed(new_host(dual_stack)).await;
+        if old_kernel {
+            host.netlink = host.netlink.like_an_old_kernel();
+        }
+        // A connection that begins while an old kernel has the link of a pod down goes through the bridge.
+        let most_failed = if old_kernel { 3 } else { 0 };
         let families: &[&Family] = if dual_stack { &[&IPV4, &IPV6] } else { &[&IPV4] };
         let outside = outside(families);
         for family in families {
@@ -293,11 +306,11 @@ fn connections_live_through_an_adoption_and_its_return(#[case] dual_stack: bool)
         }
         let begun_before = Connections::start(&pods[..3], &outside, families);
         adopt(&host, &pods[..3]).await;
-        begun_before.assert_alive("adoption");
+        begun_before.assert_alive("adoption", most_failed);
         run("ip link delete calinew");
         let begun_on_calico = Connections::start(&pods[..3], &outside, families);
         assert_eq!(drive(&host, Goal::Flannel).await, None);
-        begun_on_calico.assert_alive("return");
+        begun_on_calico.assert_alive("return", most_failed);
         assert_eq!(run("nft list tables inet").trim(), "", "nothing is held back");
     });
 }

@@ -76,6 +76,8 @@ pub struct Build {
     pub release: bool,
     /// Test builds of agent and coordinator, which stop at crash points.
     pub crash_points: bool,
+    /// A test build of the agent, which plays a kernel before Linux 6.2.
+    pub old_kernel: bool,
 }
 
 /// Builds programs of the workspace; cargo skips those that are up to date.
@@ -107,6 +109,9 @@ async fn compile(programs: &[Program], wanted: Build, detail: &Detail) -> Result
     }
     if wanted.crash_points {
         command.args(["--features", "agent/crash-points,coordinator/crash-points"]);
+    }
+    if wanted.old_kernel {
+        command.args(["--features", "agent/old-kernel"]);
     }
     let mut child = command
         .current_dir(&workspace)

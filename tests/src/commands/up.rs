@@ -75,6 +75,9 @@ pub struct ClusterArguments {
     /// Use a test build of replumb, which stops at given points
     #[arg(skip)]
     pub crash_points: bool,
+    /// Play a kernel before Linux 6.2, which does not rename a link that is up. Only its refusal is played
+    #[arg(long)]
+    pub old_kernel: bool,
     /// After a failure, keep the lab for inspection
     #[arg(long)]
     pub keep: bool,
@@ -94,6 +97,7 @@ impl ClusterArguments {
         Build {
             release: self.release,
             crash_points: self.crash_points,
+            old_kernel: self.old_kernel,
         }
     }
 

@@ -6,7 +6,7 @@ use flannel_to_calico::objects::blocks;
 use ipnet::IpNet;
 use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourState};
 use netlink_packet_route::route::{RouteMessage, RouteProtocol, RouteScope, RouteType};
-use rtnetlink::{LinkUnspec, LinkVxlan, RouteMessageBuilder};
+use rtnetlink::{LinkVxlan, RouteMessageBuilder};
 
 use super::Netlink;
 use super::request::{NetlinkError, answer, request};
@@ -23,15 +23,6 @@ pub(super) const BOOT: u8 = 3;
 
 /// The kernel's metric of a route that comes with an IPv6 address.
 const METRIC_OF_ADDRESSES: u32 = 256;
-
-/// Result of a rename.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Renamed {
-    /// The link has its new name.
-    Yes,
-    /// The kernel does not rename a link that is up.
-    Refused,
-}
 
 impl Netlink {
     /// Adds a route to one address through a link, or replaces an existing one.
@@ -175,24 +166,6 @@ impl Netlink {
                 source,
             )),
             Ok(()) => Ok(()),
-        }
-    }
-
-    /// Renames a link while it carries packets.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses the request for another reason than a busy link, or the netlink socket fails.
-    pub async fn rename_link(&self, link: &Link, name: &str) -> Result<Renamed, NetlinkError> {
-        let message = LinkUnspec::new_with_index(link.index).name(name).build();
-        match answer(self.handle.link().set(message).execute()).await {
-            Err(rtnetlink::Error::NetlinkError(message))
-                if message.raw_code() == -(nix::errno::Errno::EBUSY as i32) =>
-            {
-                Ok(Renamed::Refused)
-            }
-            Err(source) => Err(request(format!("rename link {} to {name}", link.name), source)),
-            Ok(()) => Ok(Renamed::Yes),
         }
     }
 

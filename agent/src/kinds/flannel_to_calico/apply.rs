@@ -5,6 +5,7 @@ mod back;
 mod before;
 mod error;
 mod forward;
+mod tunnel;
 
 use crash_point::Edge;
 pub use error::ApplyError;
@@ -12,6 +13,7 @@ use flannel_to_calico::host::{BRIDGE, HostStep};
 use jiff::Timestamp;
 
 use self::adopt::Adoption;
+use self::tunnel::Tunnel;
 use super::facts::{self, LinkParameters};
 use super::observe::{Observation, observe};
 use crate::host::netlink::Netlink;
@@ -138,6 +140,7 @@ async fn perform(
     let file_error = ApplyError::file(name);
     let netlink_error = ApplyError::netlink(name);
     let firewall_error = ApplyError::firewall(name);
+    let tunnel = Tunnel::new(name, seen, paths, netlink);
     let adoption = Adoption::new(name, seen, paths, netlink);
     match step {
         HostStep::OpenBridge => adoption.open_bridge().await,
@@ -165,9 +168,7 @@ async fn perform(
             .await
             .map_err(netlink_error),
         HostStep::RenameVxlanDevice { from, to, block_size } => {
-            forward::rename(from, to, *block_size, seen, &saved.of_this, netlink)
-                .await
-                .map_err(netlink_error)
+            tunnel.rename((from, to), *block_size, &saved.of_this).await
         }
         HostStep::ForgetLegacyPod(sandbox) => forward::remove_legacy_pod(sandbox, seen, paths, netlink).await,
         HostStep::RemoveLeases => forward::remove_leases(seen).map_err(file_error),
@@ -198,9 +199,7 @@ async fn perform(
                 .await
                 .map_err(netlink_error)
         }
-        HostStep::ReturnVxlanDevice { from, to } => back::rename_back(from, to, seen, saved, netlink)
-            .await
-            .map_err(netlink_error),
+        HostStep::ReturnVxlanDevice { from, to } => tunnel.rename_back((from, to), saved).await,
         HostStep::RestoreVxlanDevice(link) => back::restore_link(name, link, &saved.of_change, netlink).await,
         HostStep::StopAnsweringForPods => back::restore_parameters(name, &saved.of_change),
         HostStep::StopAnsweringForAddresses => {

@@ -45,8 +45,14 @@ impl<'step> Adoption<'step> {
 
     /// Performs the action for each pod. A pod that has ended meanwhile is left out.
     pub(super) async fn change(&self, change: &PodChange) -> Result<(), ApplyError> {
-        if change.action == PodAction::Accept {
-            return self.accept(&rules(change)).await;
+        match change.action {
+            PodAction::Accept => return self.accept(&rules(change)).await,
+            PodAction::Rename => return self.rename(change, |end| &end.calico_link).await,
+            PodAction::Loosen
+            | PodAction::Route
+            | PodAction::Answer
+            | PodAction::Deliver
+            | PodAction::Detach => {}
         }
         let connections = if change.action == PodAction::Route {
             Some(self.keep(vec![BRIDGE.to_owned()], &change.pods).await?)
@@ -79,9 +85,8 @@ impl<'step> Adoption<'step> {
                     let detached = self.netlink.detach_port(link).await;
                     detached.map_err(ApplyError::netlink(self.step))?;
                 }
-                PodAction::Rename => self.rename(end, link, &end.calico_link).await?,
                 // All at once, above.
-                PodAction::Accept => {}
+                PodAction::Accept | PodAction::Rename => {}
             }
         }
         match connections {
@@ -99,7 +104,8 @@ impl<'step> Adoption<'step> {
                 return self.restore_parameters(change, saved);
             }
             PodAction::Accept => return self.stop_accepting(&rules(change)).await,
-            PodAction::Route | PodAction::Deliver | PodAction::Detach | PodAction::Rename => {}
+            PodAction::Rename => return self.rename(change, |end| &end.link).await,
+            PodAction::Route | PodAction::Deliver | PodAction::Detach => {}
         }
         let connections = if change.action == PodAction::Route {
             let links = self.links(change).map(|(_, link)| link.name.clone());
@@ -110,7 +116,6 @@ impl<'step> Adoption<'step> {
         for (end, link) in self.links(change) {
             let netlink_error = ApplyError::netlink(self.step);
             match change.action {
-                PodAction::Rename => self.rename(end, link, &end.link).await?,
                 PodAction::Detach => {
                     if let Some(bridge) = self.bridge() {
                         let mut ports = saved.network.iter().flat_map(|network| &network.links);
@@ -128,7 +133,7 @@ impl<'step> Adoption<'step> {
                 }
                 PodAction::Route => self.route_by_bridge(end, link).await?,
                 // Reverted for all pods at once, above.
-                PodAction::Loosen | PodAction::Answer | PodAction::Accept => {}
+                PodAction::Loosen | PodAction::Answer | PodAction::Accept | PodAction::Rename => {}
             }
         }
         match connections {
@@ -311,26 +316,36 @@ impl<'step> Adoption<'step> {
         Ok(())
     }
 
-    /// Renames the link. A kernel that does not rename a link that is up needs it down for a moment, which deletes its routes and
+    /// Renames the links. A kernel that does not rename a link that is up needs it down for a moment, which deletes its routes and
     /// ends connections.
-    async fn rename(&self, end: &PodEnd, link: &Link, name: &str) -> Result<(), ApplyError> {
+    async fn rename(
+        &self,
+        change: &PodChange,
+        name: impl for<'end> Fn(&'end PodEnd) -> &'end str,
+    ) -> Result<(), ApplyError> {
         let netlink_error = || ApplyError::netlink(self.step);
-        if link.name == name {
+        let mut refused = Vec::new();
+        for (end, link) in self.links(change).filter(|(end, link)| link.name != name(end)) {
+            let renamed = self.netlink.rename_link(link, name(end)).await;
+            match renamed.map_err(netlink_error())? {
+                Renamed::Yes => {}
+                Renamed::Refused => refused.push((end, link)),
+            }
+        }
+        if refused.is_empty() {
             return Ok(());
         }
-        let renamed = self.netlink.rename_link(link, name).await;
-        if renamed.map_err(netlink_error())? == Renamed::Yes {
-            return Ok(());
+        // Without the route of a pod, its packets leave through the bridge.
+        let links = refused.iter().map(|(_, link)| link.name.clone());
+        let links = links.chain([BRIDGE.to_owned()]).collect();
+        let connections = self.keep(links, &change.pods).await?;
+        for (end, link) in refused {
+            let renamed = self.netlink.rename_while_down(link, name(end));
+            renamed.map_err(netlink_error())?;
+            // The kernel has deleted these entries, too.
+            self.route(end, link).await?;
+            self.answer(end, link, &[]).await?;
         }
-        let links = vec![link.name.clone()];
-        let connections = self.keep(links, std::slice::from_ref(end)).await?;
-        self.netlink.set_up(link, false).await.map_err(netlink_error())?;
-        let renamed = self.netlink.rename_link(link, name).await;
-        self.netlink.set_up(link, true).await.map_err(netlink_error())?;
-        renamed.map_err(netlink_error())?;
-        self.route(end, link).await?;
-        // The kernel has deleted these entries, too.
-        self.answer(end, link, &[]).await?;
         self.changed(connections).await
     }
 

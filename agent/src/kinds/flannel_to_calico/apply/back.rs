@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use super::Saved;
 use super::error::ApplyError;
 use flannel_to_calico::attachment::{PluginCall, deletion};
 use flannel_to_calico::host::BRIDGE;
 
-use crate::host::netlink::{Netlink, NetlinkError, Renamed};
+use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::paths::Paths;
-use crate::host::snapshot::{Route, Snapshot};
+use crate::host::snapshot::Route;
 use crate::host::sysctl;
 use crate::host::{cniplugin, files};
 use crate::kinds::flannel_to_calico::journal::Before;
@@ -70,49 +69,6 @@ pub(super) async fn restore_node_routes(
         }
         None => Ok(()),
     }
-}
-
-/// Renames the tunnel back while it carries packets; if the kernel refuses, recreates the link. flannel's routes are restored
-/// first: once the routes to the nodes' tunnel ends are deleted, the facts do not identify Calico's routes any more.
-pub(super) async fn rename_back(
-    from: &str,
-    to: &str,
-    seen: &Observation,
-    saved: &Saved,
-    netlink: &Netlink,
-) -> Result<(), NetlinkError> {
-    if let Some(link) = seen.snapshot.link(from) {
-        restore_routes(&seen.snapshot.of_link(link.index), saved, netlink).await?;
-        match netlink.rename_link(link, to).await? {
-            Renamed::Yes => return Ok(()),
-            Renamed::Refused => netlink.delete_link(link.index, from).await?,
-        }
-    }
-    let Some(network) = &saved.of_this.network else {
-        return Ok(());
-    };
-    let index = netlink.restore_vxlan(network, to).await?;
-    restore_routes(&network.moved_to(index), saved, netlink).await
-}
-
-async fn restore_routes(tunnel: &Snapshot, saved: &Saved, netlink: &Netlink) -> Result<(), NetlinkError> {
-    if let Some(length) = range_length(&saved.of_change) {
-        netlink.restore_node_routes(tunnel, length).await?;
-    }
-    netlink.restore_own_routes(tunnel).await
-}
-
-/// Prefix length of a node's range: the shortest of the routes that start with another node's tunnel end. The route to the node's
-/// first block starts with it, too, and may remain after a crash.
-fn range_length(before: &Before) -> Option<u8> {
-    let routes = before.network.as_ref()?.routes.iter();
-    routes
-        .filter(|route| {
-            let gateway = route.hops.first().and_then(|(gateway, _)| *gateway);
-            gateway == Some(route.destination.network())
-        })
-        .map(|route| route.destination.prefix_len())
-        .min()
 }
 
 /// Restores flannel's link from the journal.

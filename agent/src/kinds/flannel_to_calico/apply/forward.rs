@@ -9,12 +9,11 @@ use ipnet::{IpNet, Ipv6Net};
 use super::before::records;
 use super::error::ApplyError;
 use crate::host::files::{self, FileError};
-use crate::host::netlink::{Netlink, NetlinkError, ROUTE_PROTOCOL, Renamed};
+use crate::host::netlink::{Netlink, NetlinkError, ROUTE_PROTOCOL};
 use crate::host::paths::Paths;
 use crate::host::snapshot::Route;
 use crate::host::{cniplugin, sysctl};
 use crate::kinds::flannel_to_calico::facts;
-use crate::kinds::flannel_to_calico::journal::Before;
 use crate::kinds::flannel_to_calico::observe::Observation;
 
 /// Deletes a link by its index in the observation: a newer link with the same name belongs to another program.
@@ -31,44 +30,6 @@ pub(super) async fn delete_link(
             .map_err(ApplyError::netlink(step)),
         None => Ok(()),
     }
-}
-
-/// Renames the tunnel while it carries packets; if the kernel refuses, recreates the link.
-pub(super) async fn rename(
-    from: &str,
-    to: &str,
-    block_size: u8,
-    seen: &Observation,
-    saved: &Before,
-    netlink: &Netlink,
-) -> Result<(), NetlinkError> {
-    let Some(link) = seen.snapshot.link(from) else {
-        return restore(to, saved, block_size, netlink).await;
-    };
-    netlink
-        .add_block_routes(&seen.snapshot.of_link(link.index), block_size)
-        .await?;
-    match netlink.rename_link(link, to).await? {
-        Renamed::Yes => Ok(()),
-        Renamed::Refused => {
-            tracing::info!(
-                link = from,
-                "kernel does not rename a link that is up; recreating the link"
-            );
-            netlink.delete_link(link.index, from).await?;
-            restore(to, saved, block_size, netlink).await
-        }
-    }
-}
-
-async fn restore(to: &str, saved: &Before, block_size: u8, netlink: &Netlink) -> Result<(), NetlinkError> {
-    let Some(network) = &saved.network else {
-        return Ok(());
-    };
-    let index = netlink.restore_vxlan(network, to).await?;
-    netlink
-        .add_block_routes(&network.moved_to(index), block_size)
-        .await
 }
 
 /// Adds a route to the bridge for each of these pods.

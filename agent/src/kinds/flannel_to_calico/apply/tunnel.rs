@@ -1,0 +1,152 @@
+//! The tunnel under its two names: flannel's and Calico's. It carries packets while it is renamed, unless the kernel does not rename
+//! a link that is up.
+
+use std::net::IpAddr;
+
+use super::Saved;
+use super::error::ApplyError;
+use crate::host::connections::{Change, Connections};
+use crate::host::netlink::{Netlink, NetlinkError, Renamed};
+use crate::host::paths::Paths;
+use crate::host::snapshot::{Link, Snapshot};
+use crate::kinds::flannel_to_calico::journal::Before;
+use crate::kinds::flannel_to_calico::observe::Observation;
+
+/// What a rename needs.
+pub(super) struct Tunnel<'step> {
+    step: &'static str,
+    seen: &'step Observation,
+    paths: &'step Paths,
+    netlink: &'step Netlink,
+}
+
+impl<'step> Tunnel<'step> {
+    pub(super) fn new(
+        step: &'static str,
+        seen: &'step Observation,
+        paths: &'step Paths,
+        netlink: &'step Netlink,
+    ) -> Self {
+        Self {
+            step,
+            seen,
+            paths,
+            netlink,
+        }
+    }
+
+    /// Gives the tunnel Calico's name. Calico's routes are added first.
+    pub(super) async fn rename(
+        &self,
+        (from, to): (&str, &str),
+        block_size: u8,
+        saved: &Before,
+    ) -> Result<(), ApplyError> {
+        let netlink_error = || ApplyError::netlink(self.step);
+        if let Some(link) = self.seen.snapshot.link(from) {
+            let tunnel = self.seen.snapshot.of_link(link.index);
+            let routed = self.netlink.add_block_routes(&tunnel, block_size).await;
+            routed.map_err(netlink_error())?;
+            return self
+                .rename_link(link, to, async |network| {
+                    let index = self.netlink.restore_vxlan(network, to).await?;
+                    let moved = network.moved_to(index);
+                    self.netlink.add_block_routes(&moved, block_size).await
+                })
+                .await;
+        }
+        // After a restart of the host, only the journal has the attributes of the link.
+        let Some(network) = &saved.network else {
+            return Ok(());
+        };
+        let restored = async {
+            let index = self.netlink.restore_vxlan(network, to).await?;
+            let moved = network.moved_to(index);
+            self.netlink.add_block_routes(&moved, block_size).await
+        };
+        restored.await.map_err(netlink_error())
+    }
+
+    /// Gives the tunnel flannel's name. flannel's routes are restored first: once the routes to the nodes' tunnel ends are deleted,
+    /// the facts do not identify Calico's routes any more.
+    pub(super) async fn rename_back(
+        &self,
+        (from, to): (&str, &str),
+        saved: &Saved,
+    ) -> Result<(), ApplyError> {
+        let netlink_error = || ApplyError::netlink(self.step);
+        if let Some(link) = self.seen.snapshot.link(from) {
+            let tunnel = self.seen.snapshot.of_link(link.index);
+            let routed = self.restore_routes(&tunnel, saved).await;
+            routed.map_err(netlink_error())?;
+            return self
+                .rename_link(link, to, async |network| {
+                    let index = self.netlink.restore_vxlan(network, to).await?;
+                    self.restore_routes(&network.moved_to(index), saved).await
+                })
+                .await;
+        }
+        let Some(network) = &saved.of_this.network else {
+            return Ok(());
+        };
+        let restored = async {
+            let index = self.netlink.restore_vxlan(network, to).await?;
+            self.restore_routes(&network.moved_to(index), saved).await
+        };
+        restored.await.map_err(netlink_error())
+    }
+
+    /// Renames the link. A kernel that does not rename a link that is up needs it down for a moment: then `restore` adds again what
+    /// the kernel has deleted.
+    async fn rename_link(
+        &self,
+        link: &Link,
+        to: &str,
+        restore: impl AsyncFnOnce(&Snapshot) -> Result<(), NetlinkError>,
+    ) -> Result<(), ApplyError> {
+        let netlink_error = || ApplyError::netlink(self.step);
+        let renamed = self.netlink.rename_link(link, to).await;
+        if renamed.map_err(netlink_error())? == Renamed::Yes {
+            return Ok(());
+        }
+        tracing::info!(
+            link = link.name,
+            "the kernel does not rename a link that is up: it is down for a moment"
+        );
+        let tunnel = self.seen.snapshot.of_link(link.index);
+        let own = self.seen.snapshot.addresses.iter();
+        let change = Change {
+            own: own.map(|own| own.address.addr()).collect::<Vec<IpAddr>>(),
+            links: vec![link.name.clone(), to.to_owned()],
+            source: tunnel.addresses.iter().map(|own| own.address.addr()).collect(),
+            destinations: tunnel.routes.iter().map(|route| route.destination).collect(),
+        };
+        let kept = Connections::keep(change, &self.paths.proc).await;
+        let connections = kept.map_err(ApplyError::connections(self.step))?;
+        let renamed = self.netlink.rename_while_down(link, to);
+        renamed.map_err(netlink_error())?;
+        restore(&tunnel).await.map_err(netlink_error())?;
+        let changed = connections.changed().await;
+        changed.map_err(ApplyError::connections(self.step))
+    }
+
+    async fn restore_routes(&self, tunnel: &Snapshot, saved: &Saved) -> Result<(), NetlinkError> {
+        if let Some(length) = range_length(&saved.of_change) {
+            self.netlink.restore_node_routes(tunnel, length).await?;
+        }
+        self.netlink.restore_own_routes(tunnel).await
+    }
+}
+
+/// Prefix length of a node's range: the shortest of the routes that start with another node's tunnel end. The route to the node's
+/// first block starts with it, too, and may remain after a crash.
+fn range_length(before: &Before) -> Option<u8> {
+    let routes = before.network.as_ref()?.routes.iter();
+    routes
+        .filter(|route| {
+            let gateway = route.hops.first().and_then(|(gateway, _)| *gateway);
+            gateway == Some(route.destination.network())
+        })
+        .map(|route| route.destination.prefix_len())
+        .min()
+}
