@@ -109,6 +109,8 @@ pub struct Node {
     pub control_plane: bool,
     /// `status.nodeInfo.operatingSystem`.
     pub operating_system: String,
+    /// `status.nodeInfo.kernelVersion`.
+    pub kernel_version: String,
     /// Fields that were not understood.
     pub not_understood: Vec<NotUnderstood>,
 }

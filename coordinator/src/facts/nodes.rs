@@ -47,6 +47,7 @@ pub fn node(node: &Node) -> cluster::Node {
             }
         }
     }
+    let system = status.node_info;
     cluster::Node {
         control_plane: is_control_plane(node),
         annotations: node.metadata.annotations.clone().unwrap_or_default(),
@@ -60,10 +61,11 @@ pub fn node(node: &Node) -> cluster::Node {
         allocatable_cpu_millis: cpu,
         allocatable_memory_bytes: memory,
         allocatable_pods: pods,
-        operating_system: status
-            .node_info
-            .map(|info| info.operating_system)
+        operating_system: system
+            .as_ref()
+            .map(|info| info.operating_system.clone())
             .unwrap_or_default(),
+        kernel_version: system.map(|info| info.kernel_version).unwrap_or_default(),
         labels,
         name: node.metadata.name.clone().unwrap_or_default(),
         not_understood,
@@ -152,7 +154,7 @@ mod tests {
                 ],
                 "conditions": [{"type": "Ready", "status": "True"}],
                 "nodeInfo": {
-                    "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
+                    "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "6.1.0",
                     "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "linux",
                     "osImage": "", "systemUUID": "",
                 },
@@ -175,7 +177,10 @@ mod tests {
         assert_eq!(found.allocatable_cpu_millis, 1900);
         assert_eq!(found.allocatable_memory_bytes, 4 << 30);
         assert_eq!(found.allocatable_pods, 110);
-        assert_eq!(found.operating_system, "linux");
+        assert_eq!(
+            (&*found.operating_system, &*found.kernel_version),
+            ("linux", "6.1.0")
+        );
         assert_eq!(
             found.annotations["flannel.alpha.coreos.com/public-ip"],
             "192.168.0.11"

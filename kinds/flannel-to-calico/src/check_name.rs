@@ -49,6 +49,8 @@ pub enum CheckName {
     IpPool,
     /// The sandbox of each pod on flannel's bridge is known.
     LegacyPods,
+    /// The kernel of each node renames a link that is up.
+    LiveRename,
     /// Every object could be parsed.
     MalformedObjects,
     /// `rollout.maxUnavailable` is valid.

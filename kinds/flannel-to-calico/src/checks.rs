@@ -10,6 +10,7 @@ mod capacity;
 mod enforcers;
 mod flannel;
 mod host;
+mod kernel;
 mod legacy;
 mod network;
 mod nodes;
@@ -95,6 +96,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     checks.extend(network::check(settings, facts, flannel, calico));
     checks.extend(host::check(settings, facts, calico));
     checks.extend(legacy::check(settings, facts, policy));
+    checks.extend(kernel::check(facts, policy));
     checks.extend(enforcers::check(flannel, facts));
     checks.extend(preview::check(facts, policy));
     match (policy.strategy, policy.legacy_pods) {

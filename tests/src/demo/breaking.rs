@@ -1,7 +1,7 @@
 //! Cases that break a cluster before the migration. Each names the check that must refuse and the words of its refusal, and
 //! repairs the cluster afterwards. A refusal must change nothing.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -14,6 +14,9 @@ use crate::cluster::wait::{Observation, until};
 
 /// Longest time until every API server enforces a new policy.
 const ENFORCED_WITHIN: Duration = Duration::from_mins(1);
+
+/// Pause between two requests of a migration that is refused for another reason first.
+const REQUEST_AGAIN: Duration = Duration::from_secs(3);
 
 /// One change to the lab that replumb does not make. In each text a machine's name in double braces, as in `{{ lab-control }}`,
 /// stands for its address, which differs from lab to lab.
@@ -51,6 +54,8 @@ pub struct Case {
     pub repair: &'static [Change],
     /// Merged into the Migration's spec, as JSON. Addresses as in [`Change`].
     pub spec: &'static str,
+    /// Time until the refusal contains all words; zero if the first one must. The migration is requested again and again.
+    pub within: Duration,
 }
 
 /// Defaults of a case.
@@ -62,6 +67,7 @@ pub const DEFAULT_CASE: Case = Case {
     breaks: &[],
     repair: &[],
     spec: "{}",
+    within: Duration::ZERO,
 };
 
 /// The case with this name; the error lists the names.
@@ -125,27 +131,38 @@ async fn expect_refusal(
 ) -> Result<String> {
     let file = operator.write_manifest(manifest)?;
     let before = untouched::fingerprint(cluster).await?;
-    let output = operator
-        .run(&["apply", "--filename", &file.to_string_lossy(), "--yes"])
-        .await?;
+    let mut words = fill_all(cluster, case.says).await?;
+    words.insert(0, case.check.to_owned());
+    let deadline = Instant::now() + case.within;
+    let output = loop {
+        let output = operator
+            .run(&["apply", "--filename", &file.to_string_lossy(), "--yes"])
+            .await?;
+        if output.exit != Exit::Refused {
+            bail!(
+                "expected exit code 2, found {:?}; output:\n{}",
+                output.exit,
+                output.text
+            );
+        }
+        let missing: Vec<&str> = words
+            .iter()
+            .map(String::as_str)
+            .filter(|word| !output.text.contains(word))
+            .collect();
+        if missing.is_empty() {
+            break output;
+        }
+        if Instant::now() > deadline {
+            bail!(
+                "the refusal does not contain {}; output:\n{}",
+                missing.join(", "),
+                output.text
+            );
+        }
+        tokio::time::sleep(REQUEST_AGAIN).await;
+    };
     let after = untouched::fingerprint(cluster).await?;
-    if output.exit != Exit::Refused {
-        bail!(
-            "expected exit code 2, found {:?}; output:\n{}",
-            output.exit,
-            output.text
-        );
-    }
-    let mut missing = fill_all(cluster, case.says).await?;
-    missing.insert(0, case.check.to_owned());
-    missing.retain(|word| !output.text.contains(word));
-    if !missing.is_empty() {
-        bail!(
-            "the refusal does not contain {}; output:\n{}",
-            missing.join(", "),
-            output.text
-        );
-    }
     let changed = untouched::differences(&before, &after);
     if !changed.is_empty() {
         bail!(

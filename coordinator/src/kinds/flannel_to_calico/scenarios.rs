@@ -96,7 +96,7 @@ pub(super) fn put_node_with(api: &FakeApi, name: &str, pods: &str, address: [u8;
                 "conditions": [{ "type": "Ready", "status": "True" }],
                 "addresses": [{ "type": "InternalIP", "address": address }],
                 "nodeInfo": {
-                    "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
+                    "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "6.18.0",
                     "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "linux",
                     "osImage": "", "systemUUID": "",
                 },

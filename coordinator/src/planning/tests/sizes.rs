@@ -39,6 +39,7 @@ fn nodes() -> BTreeMap<String, Node> {
     let of = |number| Node {
         name: long_name(number),
         operating_system: "linux".to_owned(),
+        kernel_version: "6.18.0".to_owned(),
         ready: true,
         ..Node::default()
     };

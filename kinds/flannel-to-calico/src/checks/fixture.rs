@@ -163,6 +163,7 @@ pub(crate) fn node(name: &str, index: u8) -> Node {
         allocatable_memory_bytes: 8 << 30,
         allocatable_pods: 110,
         operating_system: "linux".to_owned(),
+        kernel_version: "6.18.0".to_owned(),
         ..Node::default()
     }
 }

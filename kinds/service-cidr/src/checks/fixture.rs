@@ -73,6 +73,7 @@ fn node(name: &str, index: u8) -> Node {
         ready: true,
         internal_addresses: vec![format!("192.168.0.{index}").parse().unwrap()],
         operating_system: "linux".to_owned(),
+        kernel_version: "6.18.0".to_owned(),
         ..Node::default()
     }
 }

@@ -1,6 +1,8 @@
 //! Faults of a cluster before a migration: one case for each prerequisite. Each breaks a real cluster, names the check that must
 //! refuse and the words of its refusal, and repairs the cluster afterwards.
 
+use std::time::Duration;
+
 use crate::demo::breaking::{Case, Change, DEFAULT_CASE};
 
 const CONFIGURATION: [&str; 5] = ["-n", "kube-flannel", "patch", "configmap", "kube-flannel-cfg"];
@@ -63,7 +65,7 @@ macro_rules! calico_image {
 const POOL: &str = "
 apiVersion: crd.projectcalico.org/v1
 kind: IPPool
-metadata: { name: somebodys-pool }
+metadata: { name: foreign-pool }
 spec: { cidr: 10.244.0.0/16, blockSize: 26, ipipMode: Always, vxlanMode: Never, natOutgoing: true, nodeSelector: all() }
 ";
 
@@ -130,6 +132,17 @@ webhooks:
     clientConfig: { service: { namespace: sample, name: web, path: /, port: 80 } }
     namespaceSelector: { matchLabels: { no-match: has-this } }
     rules: [{ apiGroups: [''], apiVersions: [v1], operations: [CREATE], resources: [pods] }]
+";
+
+/// As a chart brings it: flannel does not enforce it, and the clients of the traffic have no such label.
+const DORMANT: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: { name: only-labelled-clients, namespace: traffic }
+spec:
+  podSelector: { matchLabels: { app: echo } }
+  policyTypes: [Ingress]
+  ingress: [{ from: [{ podSelector: { matchLabels: { echo-client: 'true' } } }] }]
 ";
 
 const CANAL: &str = "
@@ -541,7 +554,7 @@ pub const CASES: &[Case] = &[
         name: "pool-incompatible",
         about: "an IPPool of flannel's network has another encapsulation",
         check: "IpPool",
-        says: &["somebodys-pool", "Always"],
+        says: &["foreign-pool", "Always"],
         breaks: &[Change::Apply(POOL)],
         repair: &[Change::Delete(POOL)],
         ..DEFAULT_CASE
@@ -625,6 +638,7 @@ pub const CASES: &[Case] = &[
             "--grace-period=0",
         ])],
         spec: r#"{"drain":{"force":false}}"#,
+        ..DEFAULT_CASE
     },
     Case {
         name: "empty-dir",
@@ -663,6 +677,20 @@ pub const CASES: &[Case] = &[
         breaks: &[Change::Apply(WEBHOOK)],
         repair: &[Change::Delete(WEBHOOK)],
         ..DEFAULT_CASE
+    },
+    Case {
+        name: "dormant-policy",
+        about: "a NetworkPolicy that flannel ignores would cut connections that live",
+        check: "PolicyPreview",
+        says: &[
+            "would be refused: traffic/traffic → traffic/echo:7000 TCP",
+            "would be refused: traffic/traffic → traffic/echo:7000 UDP",
+            "policy traffic/only-labelled-clients",
+        ],
+        breaks: &[Change::Apply(DORMANT)],
+        repair: &[Change::Delete(DORMANT)],
+        spec: r#"{ "flannelToCalico": { "policyPreview": { "observeSeconds": 5 } } }"#,
+        within: Duration::from_mins(3),
     },
     Case {
         name: "gitops",

@@ -5,7 +5,7 @@ use crate::demo::breaking::{Case, Change, DEFAULT_CASE};
 const POOL: &str = "
 apiVersion: crd.projectcalico.org/v1
 kind: IPPool
-metadata: { name: somebodys-pool }
+metadata: { name: foreign-pool }
 spec: { cidr: 10.200.128.0/20, blockSize: 26, ipipMode: Never, vxlanMode: Always, natOutgoing: true, nodeSelector: '!all()' }
 ";
 
@@ -74,7 +74,7 @@ pub const CASES: &[Case] = &[
         name: "overlap-pool",
         about: "another IPPool of Calico is in the new range",
         check: "Ranges",
-        says: &["somebodys-pool", "10.200.128.0/20"],
+        says: &["foreign-pool", "10.200.128.0/20"],
         breaks: &[Change::Apply(POOL)],
         repair: &[Change::Delete(POOL)],
         ..DEFAULT_CASE

@@ -6,7 +6,7 @@ use crate::demo::breaking::{Case, Change, DEFAULT_CASE};
 const RANGE: &str = "
 apiVersion: networking.k8s.io/v1
 kind: ServiceCIDR
-metadata: { name: somebodys-range }
+metadata: { name: foreign-range }
 spec: { cidrs: [172.31.64.0/20] }
 ";
 
@@ -79,7 +79,7 @@ pub const CASES: &[Case] = &[
         name: "overlap-range",
         about: "a foreign ServiceCIDR is in the new range",
         check: "Ranges",
-        says: &["somebodys-range", "172.31.64.0/20"],
+        says: &["foreign-range", "172.31.64.0/20"],
         breaks: &[Change::Apply(RANGE)],
         repair: &[Change::Delete(RANGE)],
         ..DEFAULT_CASE
