@@ -175,7 +175,9 @@ impl Connection {
             hop.flow.destination = self.of_family(&entry.addresses)?;
             hop.flow.port = Some(node_port);
             hops.push(hop);
-            if cluster.settings().masquerades_outgoing || matches!(self.client, Client::Node(_)) {
+            if cluster.settings().masquerades_outgoing.to(self.server)
+                || matches!(self.client, Client::Node(_))
+            {
                 at_entry.flow.source = own?;
                 at_entry.source = SourceAddress::Final;
             }

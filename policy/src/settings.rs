@@ -1,5 +1,7 @@
 //! Settings of Calico and of kube-proxy on which verdicts depend.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
 /// Settings of the cluster under Calico.
@@ -19,8 +21,8 @@ pub struct Settings {
     pub tunnels_from_pods: TunnelsFromPods,
     /// kube-proxy masquerades all traffic to Services (`masqueradeAll`, or a `clusterCIDR` that is wrong).
     pub masquerades_all: bool,
-    /// `natOutgoing` of the pools: connections of pods to addresses outside of all pools, nodes included, are masqueraded.
-    pub masquerades_outgoing: bool,
+    /// `natOutgoing` of the pools.
+    pub masquerades_outgoing: MasqueradesOutgoing,
     /// Ranges of pods. An address in them that no known pod has is unknown, not outside of the cluster.
     pub pod_ranges: Vec<IpNet>,
 }
@@ -36,8 +38,37 @@ impl Default for Settings {
             vxlan_port: 4789,
             tunnels_from_pods: TunnelsFromPods::default(),
             masquerades_all: false,
-            masquerades_outgoing: true,
+            masquerades_outgoing: MasqueradesOutgoing::default(),
             pod_ranges: Vec::new(),
+        }
+    }
+}
+
+/// Whether connections of pods to addresses outside of all pools, nodes included, are masqueraded, by family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MasqueradesOutgoing {
+    /// In IPv4.
+    pub ipv4: bool,
+    /// In IPv6.
+    pub ipv6: bool,
+}
+
+impl Default for MasqueradesOutgoing {
+    /// As the migration does it for a flannel that masquerades.
+    fn default() -> Self {
+        Self {
+            ipv4: true,
+            ipv6: true,
+        }
+    }
+}
+
+impl MasqueradesOutgoing {
+    /// Whether connections to this address are masqueraded.
+    pub fn to(self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(_) => self.ipv4,
+            IpAddr::V6(_) => self.ipv6,
         }
     }
 }

@@ -26,6 +26,7 @@ use traffic::ask::{Answer, Means, Question};
 
 use crate::cluster::pods::CALICO_NAMESPACE;
 use crate::cluster::state::CONTROL_PLANE;
+use crate::cluster::wait::{Observation, until};
 use crate::cluster::{Cluster, Values};
 use crate::progress::Progress;
 use asker::Asker;
@@ -90,6 +91,7 @@ pub async fn compare(cluster: &Cluster, request: &Request<'_>) -> Result<Report>
         use_nftables(cluster).await?;
     }
     let (settings, version) = facts::settings(cluster).await?;
+    uses_data_plane(cluster, request.data_plane).await?;
     let data_plane = format!("{:?}", settings.data_plane).to_lowercase();
     let mut report = Report::new(request.calico.to_owned(), version, data_plane);
     let mut scene = Scene::prepare(cluster, request, settings, progress).await?;
@@ -117,6 +119,35 @@ async fn use_nftables(cluster: &Cluster) -> Result<()> {
         .api()
         .rolled_out("daemonset/calico-node", CALICO_NAMESPACE, ROLLOUT_LIMIT)
         .await
+}
+
+/// Waits until Felix has its rules where the data plane has them, on each node: its settings do not say what it does.
+async fn uses_data_plane(cluster: &Cluster, wanted: DataPlane) -> Result<()> {
+    let logs = cluster.directory().logs();
+    for node in cluster.node_names().await {
+        let what = format!("Felix on node {node} has its rules in {wanted:?}");
+        until(&what, ROLLOUT_LIMIT, &logs, async || {
+            let tables = cluster.run_in_node(&node, &["nft", "list", "tables"]).await?;
+            let chains = cluster
+                .run_in_node(&node, &["iptables-save", "-t", "filter"])
+                .await?;
+            let is_nftables = tables.lines().any(|line| line.trim() == "table ip calico");
+            let is_iptables = chains.lines().any(|line| line.starts_with(":cali-FORWARD"));
+            let is_wanted = match wanted {
+                DataPlane::Iptables => is_iptables && !is_nftables,
+                DataPlane::Nftables => is_nftables,
+            };
+            Ok(if is_wanted {
+                Observation::Done(())
+            } else {
+                Observation::NotYet(format!(
+                    "rules in iptables: {is_iptables}, in nftables: {is_nftables}"
+                ))
+            })
+        })
+        .await?;
+    }
+    Ok(())
 }
 
 impl<'cluster> Scene<'cluster> {

@@ -12,7 +12,7 @@ use crate::settings::{Settings, defaults};
 use crate::version::Version;
 use calico::{ConfigMaps, calico_node, variable};
 use engine::cluster::{self, DaemonSet};
-use policy::settings::{DataPlane, Encapsulation, EndpointToHost, TunnelsFromPods};
+use policy::settings::{DataPlane, Encapsulation, EndpointToHost, MasqueradesOutgoing, TunnelsFromPods};
 use policy::{Node, settings};
 
 /// The settings of Calico's `DaemonSet` and of `FelixConfiguration` `default`, as Felix reads them: an environment variable wins.
@@ -98,7 +98,10 @@ impl<'facts> FelixSettings<'facts> {
                 ipip: self.is("allowIPIPPacketsFromWorkloads", "true"),
             },
             masquerades_all: false,
-            masquerades_outgoing: settings.flannel_ip_masquerade.value,
+            masquerades_outgoing: MasqueradesOutgoing {
+                ipv4: settings.flannel_ip_masquerade.value,
+                ipv6: settings.flannel_ip_masquerade.value,
+            },
             pod_ranges: settings
                 .pod_networks()
                 .iter()

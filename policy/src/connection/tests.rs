@@ -3,7 +3,7 @@ use rstest::rstest;
 use super::*;
 use crate::cluster::Facts;
 use crate::fixture::{address, node, pod};
-use crate::settings::Settings;
+use crate::settings::{MasqueradesOutgoing, Settings};
 
 fn cluster(settings: Settings) -> Cluster {
     let with_name_server = |node: Node| Node {
@@ -110,12 +110,13 @@ fn a_pod_that_asks_a_node_port_of_another_node_is_masqueraded() {
     };
     let first = (WEB.to_owned(), 30080);
     let masqueraded = ("192.0.2.11".to_owned(), 8080);
-    assert_eq!(sees(Settings::default()), [first.clone(), masqueraded]);
-    let without = Settings {
-        masquerades_outgoing: false,
+    assert_eq!(sees(Settings::default()), [first.clone(), masqueraded.clone()]);
+    let with = |ipv4, ipv6| Settings {
+        masquerades_outgoing: MasqueradesOutgoing { ipv4, ipv6 },
         ..Settings::default()
     };
-    assert_eq!(sees(without), [first, (WEB.to_owned(), 8080)]);
+    assert_eq!(sees(with(true, false)), [first.clone(), masqueraded]);
+    assert_eq!(sees(with(false, true)), [first, (WEB.to_owned(), 8080)]);
 }
 
 #[rstest]

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use policy::settings::{DataPlane, Encapsulation, EndpointToHost, Version};
+use policy::settings::{DataPlane, Encapsulation, EndpointToHost, MasqueradesOutgoing, Version};
 use policy::{Facts, Policy, Settings};
 use serde_json::Value;
 
@@ -174,11 +174,25 @@ pub async fn settings(cluster: &Cluster) -> Result<(Settings, String)> {
             Some(port) => u16::try_from(port).with_context(|| format!("vxlanPort {port}"))?,
             None => fleet::VXLAN,
         },
-        masquerades_outgoing: pools.iter().all(|pool| pool["spec"]["natOutgoing"] == true),
+        masquerades_outgoing: MasqueradesOutgoing {
+            ipv4: masquerades(&pools, true)?,
+            ipv6: masquerades(&pools, false)?,
+        },
         pod_ranges: pools.iter().map(range).collect::<Result<_>>()?,
         ..Settings::default()
     };
     Ok((settings, tag))
+}
+
+/// Whether every pool of a family masquerades.
+fn masquerades(pools: &[Value], is_ipv4: bool) -> Result<bool> {
+    for pool in pools {
+        let is_of_family = range(pool)?.addr().is_ipv4() == is_ipv4;
+        if is_of_family && pool["spec"]["natOutgoing"] != true {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// An object, or a list without a name.
