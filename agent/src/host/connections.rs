@@ -25,9 +25,10 @@ use super::netlink::conntrack::{
 };
 use super::program::ProgramError;
 
-/// Connections for which packets are held back at the same time: some milliseconds.
-const AT_ONCE: usize = 200;
-/// Timeout of everything: a table of a million connections is read in a second.
+/// Connections for which packets are held back at the same time: some 0.05 s, less than the shortest pause of TCP before it sends a
+/// packet again.
+const AT_ONCE: usize = 1000;
+/// Timeout of one listing, and of the replacement of the entries that are held back at the same time.
 const LIMIT: Duration = Duration::from_secs(30);
 /// How often a listing is begun that the kernel does not complete.
 const ATTEMPTS: u32 = 3;
@@ -53,7 +54,7 @@ pub enum ConnectionsError {
     Rules(#[from] ProgramError),
     /// The kernel did not answer in time.
     #[error(
-        "could not keep the connections whose source address the host translates within {} s",
+        "could not list, or not replace, connections whose source address the host translates within {} s",
         LIMIT.as_secs()
     )]
     TimedOut,
@@ -85,57 +86,76 @@ pub struct Change {
     pub destinations: Vec<IpNet>,
 }
 
-/// The connections that live through a change of links.
-#[derive(Debug)]
-pub struct Connections {
+/// Makes a change of links. Connections with a translated source continue: existing ones get a fixed translation before the change
+/// (not those of IPVS), and so do new ones that kube-proxy marks, until the end of the change. Returns the result of the change.
+///
+/// # Errors
+///
+/// The kernel refuses a request or does not answer, a program of the firewall fails, or `/proc` cannot be read. Then the change is not
+/// begun, or it is done and connections that began in the middle may end.
+pub async fn keep<E>(
     change: Change,
+    proc: &Path,
+    make: impl AsyncFnOnce() -> Result<(), E>,
+) -> Result<Result<(), E>, ConnectionsError> {
+    let mut connections = Connections {
+        destinations: IpNet::aggregate(&change.destinations),
+        own: &change.own,
+        kept: HashSet::new(),
+    };
+    let result = async {
+        rules::translate(&change, &marks::read(proc).await?).await?;
+        connections.fix().await?;
+        let made = make().await;
+        if made.is_ok() {
+            // Connections that began before the change, without a mark.
+            connections.fix().await?;
+        }
+        Ok(made)
+    };
+    let result: Result<_, ConnectionsError> = result.await;
+    let removed = rules::remove().await;
+    let made = result?;
+    removed?;
+    Ok(made)
+}
+
+/// Removes the rules of an agent that was killed during a change.
+///
+/// # Errors
+///
+/// nft fails.
+pub async fn remove_rules() -> Result<(), ConnectionsError> {
+    Ok(rules::remove().await?)
+}
+
+/// The connections of a change.
+struct Connections<'change> {
+    destinations: Vec<IpNet>,
+    /// Addresses of the host.
+    own: &'change [IpAddr],
     /// Connections that need nothing any more: zone, protocol, and the first direction.
     kept: HashSet<(u16, u8, Tuple)>,
 }
 
-impl Connections {
-    /// Before the change: all translated connections have a fixed translation from now on, and new ones that kube-proxy marks.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses a request or does not answer, a program of the firewall fails, or `/proc` cannot be read.
-    pub async fn keep(change: Change, proc: &Path) -> Result<Self, ConnectionsError> {
-        rules::translate(&change, &marks::read(proc).await?).await?;
-        let mut connections = Self {
-            change,
-            kept: HashSet::new(),
-        };
-        connections.fix_all().await?;
-        Ok(connections)
-    }
-
-    /// After the change: fixes connections that began before it without a mark, and removes the rules.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses a request or does not answer, or nft fails.
-    pub async fn changed(mut self) -> Result<(), ConnectionsError> {
-        self.fix_all().await?;
-        rules::remove().await?;
-        Ok(())
-    }
-
-    async fn fix_all(&mut self) -> Result<(), ConnectionsError> {
-        let fixed = timeout(LIMIT, self.fix()).await;
-        fixed.map_err(|_| ConnectionsError::TimedOut)?
-    }
-
+impl Connections<'_> {
+    /// Gives all entries a fixed translation.
     async fn fix(&mut self) -> Result<(), ConnectionsError> {
-        let found = self.list().await?;
+        let late = |_| ConnectionsError::TimedOut;
+        let found = timeout(LIMIT, self.list()).await.map_err(late)??;
         let (tcp, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.protocol == TCP);
         let mut table = Table::open()?;
-        // Without an entry, the kernel begins a new one with the next packet: nothing is reset.
-        self.replace(&mut table, &others).await?;
+        // Without an entry, the kernel begins a new one with the next packet. Only TCP answers such a packet by a reset.
+        for some in others.chunks(AT_ONCE) {
+            timeout(LIMIT, self.replace(&mut table, some))
+                .await
+                .map_err(late)??;
+        }
         for some in tcp.chunks(AT_ONCE) {
             rules::hold_back(some).await?;
-            let replaced = self.replace(&mut table, some).await;
+            let replaced = timeout(LIMIT, self.replace(&mut table, some)).await;
             rules::let_pass().await?;
-            replaced?;
+            replaced.map_err(late)??;
         }
         Ok(())
     }
@@ -156,15 +176,25 @@ impl Connections {
         let mut found = Vec::new();
         let mut listing = Listing::start()?;
         let mut add = |connection: TrackedConnection| {
-            let mut destinations = self.change.destinations.iter();
-            let is_affected = destinations.any(|network| network.contains(&connection.reply.source))
-                && depends_on_link(&connection, &self.change.own);
+            let mut destinations = self.destinations.iter();
+            let is_affected = depends_on_link(&connection, self.own)
+                && destinations.any(|network| network.contains(&connection.reply.source));
             if is_affected && !self.kept.contains(&key(&connection)) {
                 found.push(connection);
             }
         };
-        while listing.next(&mut add).await? == Listed::Partly {}
-        Ok(found)
+        loop {
+            match listing.next(&mut add).await {
+                Ok(Listed::Partly) => {}
+                Ok(Listed::Completely) => return Ok(found),
+                // An entry of a protocol that is not understood is no reason to stop.
+                Err(error @ ConntrackError::Malformed { .. }) => {
+                    tracing::warn!(%error, "connections that are not kept");
+                    return Ok(found);
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     async fn replace(
@@ -178,7 +208,7 @@ impl Connections {
                 continue;
             };
             if is_translated_to(connection) && !entry.is_destination_translated() {
-                // By IPVS, which does not know the new entry.
+                // IPVS has translated the destination, and does not know the new entry.
                 continue;
             }
             match table.replace(&entry).await? {
@@ -197,8 +227,8 @@ fn key(connection: &TrackedConnection) -> (u16, u8, Tuple) {
     (connection.zone, connection.protocol, connection.original)
 }
 
-/// Whether the kernel may have chosen the source address by the link through which packets leave. It does so even if the result is
-/// the address that the packets had before.
+/// Whether the kernel may have chosen the source address by the link through which packets leave, even if the result is the address
+/// that the packets had before.
 fn depends_on_link(connection: &TrackedConnection, own: &[IpAddr]) -> bool {
     let is_translated_from = (connection.original.source, connection.original.source_port)
         != (connection.reply.destination, connection.reply.destination_port);

@@ -12,15 +12,15 @@ use crate::host::program::{ProgramError, run};
 
 /// The table that holds back packets.
 const HELD_BACK: &str = "inet replumb";
-/// The tables of translations: family, and the words of nft for its addresses.
+/// The tables of translations: family, and whether it is IPv4.
 const TRANSLATED: [(&str, bool); 2] = [("ip", true), ("ip6", false)];
 /// After fragments are put together, before everything that tracks connections.
 const BEFORE_TRACKING: i32 = -350;
 /// Before the rules of other programs that translate sources (`srcnat` is 100): the first translation of a connection counts.
 const BEFORE_OTHERS: i32 = 90;
 
-/// Holds back the packets of these connections, in both directions; the sender repeats what was dropped. Each element ends by
-/// itself after a second: an agent that is killed holds nothing back.
+/// Holds back the packets of these connections, in both directions; the sender repeats what was dropped. Each element expires after
+/// one second: an agent that is killed holds nothing back.
 ///
 /// # Errors
 ///
@@ -133,10 +133,12 @@ fn translating(change: &Change, marks: &BTreeSet<u32>) -> String {
              add chain {table} postrouting {{ type nat hook postrouting priority {BEFORE_OTHERS}; }}"
         );
         for mark in marks {
+            // Without the mark, as after a rule of kube-proxy: the packets of a tunnel have the mark of what they carry.
             let _ = writeln!(
                 text,
                 "add rule {table} postrouting oifname {{ {links} }} {family} daddr {{ {destinations} }} \
-                 meta mark & {mark:#x} == {mark:#x} snat to {source}"
+                 meta mark & {mark:#x} == {mark:#x} meta mark set meta mark & {:#x} snat to {source}",
+                !mark
             );
         }
     }

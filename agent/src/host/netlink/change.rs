@@ -197,6 +197,11 @@ impl Netlink {
                 rtnetlink::Error::RequestFailed,
             ));
         };
+        if let Some(found) = links.iter().find(|other| other.index == index && !other.up)
+            && link.up
+        {
+            self.set_up(found, true).await?;
+        }
         for address in &saved.addresses {
             let (own, length) = (address.address.addr(), address.address.prefix_len());
             answer(self.handle.address().add(index, own, length).replace().execute())

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use self::report::{pending, report_of};
 use self::taking::TakingClock;
+use crate::host::connections;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::paths::Paths;
 use crate::host::processes::Processes;
@@ -108,7 +109,14 @@ impl Worker {
         goals: &watch::Receiver<WatchedObject>,
     ) -> Report {
         // The journal has the goal from before a restart.
+        let is_new = self.journal.is_none();
         let opened = self.open_journal();
+        if is_new && self.remembered().interrupted.is_some() {
+            // Each change of links removes these rules first, too.
+            if let Err(error) = connections::remove_rules().await {
+                tracing::warn!(error = chain(&error), "rules of an interrupted step may remain");
+            }
+        }
         let spec = self.effective_spec(spec);
         let orders = self.orders(spec);
         let settings = orders.as_ref().map_or_else(

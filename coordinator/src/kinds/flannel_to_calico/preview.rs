@@ -142,10 +142,22 @@ impl PreviewMemory {
             }
         }
         let state = match &*self.found.borrow() {
-            Some(found) if !is_current(Some(found), self.ordered) => PreviewState::Reading,
-            None => PreviewState::Reading,
-            Some(found) if found.at.elapsed() >= STALE => PreviewState::Unread,
-            Some(found) => PreviewState::Known(Arc::clone(&found.preview)),
+            Some(found) if is_current(Some(found), self.ordered) => {
+                if found.at.elapsed() >= STALE {
+                    PreviewState::Unread
+                } else {
+                    PreviewState::Known(Arc::clone(&found.preview))
+                }
+            }
+            // A round that fails publishes nothing.
+            Some(_) | None => {
+                let ordered = self.ordered.map(|(_, seen)| seen);
+                if ordered.is_some_and(|seen| seen.elapsed() >= STALE) {
+                    PreviewState::Unread
+                } else {
+                    PreviewState::Reading
+                }
+            }
         };
         count(context, &state);
         state
@@ -167,7 +179,13 @@ impl PreviewMemory {
             let pause = took.saturating_mul(share).min(LONGEST_PAUSE);
             at.elapsed() >= pause.max(shortest)
         };
-        self.round.is_none() && (!self.is_current() || self.ended.is_none_or(is_over))
+        // The first round after the order begins without a pause.
+        let is_before_order =
+            |(at, took): (Instant, Duration)| self.ordered.is_some_and(|(_, seen)| at < seen + took);
+        self.round.is_none()
+            && self
+                .ended
+                .is_none_or(|last| is_before_order(last) || is_over(last))
     }
 
     /// Whether there is a result, and its round began after the start was ordered.

@@ -30,7 +30,7 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
             "kernel",
             format!("{found}: the tunnel is down for some 15 ms on this node{and_pods}"),
             "Linux 6.2 or later, which loses nothing",
-            "accept it: connections live on; or upgrade the kernel first",
+            "no action needed, established connections continue; or upgrade the kernel first",
         );
         report.warn("Node", &node.name, finding);
     }

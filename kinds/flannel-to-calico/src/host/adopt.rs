@@ -48,24 +48,27 @@ impl AdoptionSettings {
     }
 }
 
-/// The next change that adopts the pods of `cni0`; `None` if no pod remains that can be adopted.
+/// The next change that adopts the pods of `cni0`; `None` if no pod remains that can be adopted. A pod that is adopted may miss its
+/// routes: a kernel that does not rename a link that is up deletes them, and the agent may have been killed before it added them again.
 pub(super) fn next(facts: &HostFacts, settings: &HostSettings) -> Option<HostStep> {
     let pods: Vec<(&LegacyPod, &PodLink)> = facts
         .legacy_pods
         .iter()
-        .filter(|pod| !pod.is_adopted() && obstacle(pod, facts, settings).is_none())
+        .filter(|pod| !pod.is_adopted() || pod.waits_for_felix())
+        .filter(|pod| obstacle(pod, facts, settings).is_none())
         .filter_map(|pod| Some((pod, pod.pod_link.as_ref()?)))
         .collect();
-    if pods.is_empty() {
-        return None;
-    }
-    if facts.bridge.present().is_some_and(|bridge| !bridge.open) {
+    if pods.iter().any(|(pod, _)| !pod.is_adopted())
+        && facts.bridge.present().is_some_and(|bridge| !bridge.open)
+    {
         return Some(HostStep::OpenBridge);
     }
     PodAction::ALL.iter().find_map(|action| {
         let ends: Vec<PodEnd> = pods
             .iter()
-            .filter(|(pod, link)| !action.is_done(pod, link))
+            .filter(|(pod, link)| {
+                !action.is_done(pod, link) && (!pod.is_adopted() || *action == PodAction::Route)
+            })
             .filter_map(|(pod, _)| PodEnd::of(pod))
             .collect();
         (!ends.is_empty()).then_some(HostStep::ChangePods(PodChange {

@@ -41,7 +41,7 @@ pub enum HostStep {
         length: u8,
     },
     /// Rename flannel's VXLAN link to the name of Calico's. If the kernel does not rename links that are up, the link
-    /// is created again under that name with everything that was configured on it.
+    /// is down for a moment, and everything that was configured on it is added again.
     RenameVxlanDevice {
         /// flannel's name.
         from: String,

@@ -52,8 +52,10 @@ fn both_directions_of_a_connection_are_held_back() {
 fn each_family_is_translated_to_an_address_of_its_own() {
     let text = translating(&change(), &[0x4000].into());
     for rule in [
-        "ip replumb postrouting oifname { \"cni0\" } ip daddr { 10.244.1.2/32, 10.244.1.3/32 } meta mark & 0x4000 == 0x4000 snat to 10.244.1.1",
-        "ip6 replumb postrouting oifname { \"cni0\" } ip6 daddr { fd00::2/128 } meta mark & 0x4000 == 0x4000 snat to fd00::1",
+        "ip replumb postrouting oifname { \"cni0\" } ip daddr { 10.244.1.2/32, 10.244.1.3/32 } meta mark & 0x4000 == 0x4000",
+        "ip6 replumb postrouting oifname { \"cni0\" } ip6 daddr { fd00::2/128 } meta mark & 0x4000 == 0x4000",
+        "meta mark set meta mark & 0xffffbfff snat to 10.244.1.1",
+        "meta mark set meta mark & 0xffffbfff snat to fd00::1",
     ] {
         assert!(text.contains(rule), "{text}");
     }

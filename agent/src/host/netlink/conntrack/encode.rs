@@ -112,7 +112,7 @@ fn fixed(connection: &TrackedConnection, attributes: &[ConntrackAttribute]) -> V
     fixed
 }
 
-/// What the new entry has of the old one.
+/// The attributes of the old entry that the new entry has.
 fn kept(attribute: &ConntrackAttribute) -> Option<ConntrackAttribute> {
     Some(match attribute {
         ConntrackAttribute::CtaTupleOrig(_)

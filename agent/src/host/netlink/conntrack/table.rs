@@ -65,14 +65,9 @@ impl Entry {
             _ => false,
         })
     }
-
-    /// The connection, as it was when the entry was read.
-    pub fn connection(&self) -> &TrackedConnection {
-        &self.connection
-    }
 }
 
-/// What became of an entry.
+/// The result of a replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replaced {
     /// Another one with a fixed translation has its place.

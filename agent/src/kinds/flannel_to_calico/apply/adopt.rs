@@ -7,7 +7,7 @@ use flannel_to_calico::host::{BRIDGE, KEPT_LABEL, PodAction, PodChange, PodEnd};
 use ipnet::IpNet;
 
 use super::error::ApplyError;
-use crate::host::connections::{Change, Connections};
+use crate::host::connections::{self, Change};
 use crate::host::firewall::frames;
 use crate::host::netlink::{Netlink, Renamed};
 use crate::host::paths::Paths;
@@ -46,125 +46,137 @@ impl<'step> Adoption<'step> {
     /// Performs the action for each pod. A pod that has ended meanwhile is left out.
     pub(super) async fn change(&self, change: &PodChange) -> Result<(), ApplyError> {
         match change.action {
-            PodAction::Accept => return self.accept(&rules(change)).await,
-            PodAction::Rename => return self.rename(change, |end| &end.calico_link).await,
-            PodAction::Loosen
-            | PodAction::Route
-            | PodAction::Answer
-            | PodAction::Deliver
-            | PodAction::Detach => {}
-        }
-        let connections = if change.action == PodAction::Route {
-            Some(self.keep(vec![BRIDGE.to_owned()], &change.pods).await?)
-        } else {
-            None
-        };
-        for (end, link) in self.links(change) {
-            match change.action {
-                PodAction::Loosen => {
-                    self.write(&sysctl::reverse_path_filter_of(&link.name), LOOSE)?;
-                    if end.speaks_ipv6() {
-                        self.write(&sysctl::ipv6_is_disabled_on(&link.name), "0")?;
+            PodAction::Loosen => self.loosen(change),
+            PodAction::Route => {
+                let links = vec![BRIDGE.to_owned()];
+                self.keep(links, &change.pods, async || {
+                    for (end, link) in self.links(change) {
+                        if link.name == end.calico_link {
+                            // The agent was killed while the kernel had the link down to rename it.
+                            let existing = self.seen.snapshot.of_link(link.index).proxies;
+                            self.answer(end, link, &existing).await?;
+                        }
+                        self.route(end, link).await?;
                     }
+                    Ok(())
+                })
+                .await
+            }
+            PodAction::Answer => self.answer_all(change).await,
+            PodAction::Accept => self.accept(&rules(change)).await,
+            PodAction::Deliver => {
+                let Some(bridge) = self.bridge() else {
+                    return Ok(());
+                };
+                for (end, _) in self.links(change) {
+                    let delivered = self.netlink.deliver_frames(bridge, &end.mac).await;
+                    delivered.map_err(ApplyError::netlink(self.step))?;
                 }
-                PodAction::Route => self.route(end, link).await?,
-                PodAction::Answer => {
-                    for (parameter, value) in sysctl::answering_for_all(&link.name, end.speaks_ipv6()) {
-                        self.write(&parameter, value)?;
-                    }
-                    let existing = self.seen.snapshot.of_link(link.index).proxies;
-                    self.answer(end, link, &existing).await?;
-                }
-                PodAction::Deliver => {
-                    if let Some(bridge) = self.bridge() {
-                        let delivered = self.netlink.deliver_frames(bridge, &end.mac).await;
-                        delivered.map_err(ApplyError::netlink(self.step))?;
-                    }
-                }
-                PodAction::Detach => {
+                Ok(())
+            }
+            PodAction::Detach => {
+                for (_, link) in self.links(change) {
                     let detached = self.netlink.detach_port(link).await;
                     detached.map_err(ApplyError::netlink(self.step))?;
                 }
-                // All at once, above.
-                PodAction::Accept | PodAction::Rename => {}
+                Ok(())
             }
-        }
-        match connections {
-            Some(connections) => self.changed(connections).await,
-            None => Ok(()),
+            PodAction::Rename => self.rename(change, |end| &end.calico_link).await,
         }
     }
 
     /// Reverts the action for each pod. `saved` is the state before the action.
     pub(super) async fn revert(&self, change: &PodChange, saved: &Before) -> Result<(), ApplyError> {
         match change.action {
-            PodAction::Loosen => return self.restore_parameters(change, saved),
+            PodAction::Loosen => self.restore_parameters(change, saved),
+            PodAction::Route => {
+                let links = self.links(change).map(|(_, link)| link.name.clone());
+                self.keep(links.collect(), &change.pods, async || {
+                    for (end, link) in self.links(change) {
+                        self.route_by_bridge(end, link).await?;
+                    }
+                    Ok(())
+                })
+                .await
+            }
             PodAction::Answer => {
                 self.stop_answering(change).await?;
-                return self.restore_parameters(change, saved);
+                self.restore_parameters(change, saved)
             }
-            PodAction::Accept => return self.stop_accepting(&rules(change)).await,
-            PodAction::Rename => return self.rename(change, |end| &end.link).await,
-            PodAction::Route | PodAction::Deliver | PodAction::Detach => {}
-        }
-        let connections = if change.action == PodAction::Route {
-            let links = self.links(change).map(|(_, link)| link.name.clone());
-            Some(self.keep(links.collect(), &change.pods).await?)
-        } else {
-            None
-        };
-        for (end, link) in self.links(change) {
-            let netlink_error = ApplyError::netlink(self.step);
-            match change.action {
-                PodAction::Detach => {
-                    if let Some(bridge) = self.bridge() {
-                        let mut ports = saved.network.iter().flat_map(|network| &network.links);
-                        let was = ports.find(|port| port.mac == link.mac);
-                        let hairpin = was.and_then(|port| port.hairpin).unwrap_or_default();
-                        let attached = self.netlink.attach_port(link, bridge, hairpin).await;
-                        attached.map_err(netlink_error)?;
-                    }
+            PodAction::Accept => self.stop_accepting(&rules(change)).await,
+            PodAction::Deliver => {
+                let Some(bridge) = self.bridge() else {
+                    return Ok(());
+                };
+                for (end, _) in self.links(change) {
+                    let stopped = self.netlink.stop_delivering_frames(bridge, &end.mac).await;
+                    stopped.map_err(ApplyError::netlink(self.step))?;
                 }
-                PodAction::Deliver => {
-                    if let Some(bridge) = self.bridge() {
-                        let stopped = self.netlink.stop_delivering_frames(bridge, &end.mac).await;
-                        stopped.map_err(netlink_error)?;
-                    }
-                }
-                PodAction::Route => self.route_by_bridge(end, link).await?,
-                // Reverted for all pods at once, above.
-                PodAction::Loosen | PodAction::Answer | PodAction::Accept | PodAction::Rename => {}
+                Ok(())
             }
-        }
-        match connections {
-            Some(connections) => self.changed(connections).await,
-            None => Ok(()),
+            PodAction::Detach => self.attach(change, saved).await,
+            PodAction::Rename => self.rename(change, |end| &end.link).await,
         }
     }
 
-    /// Keeps the connections to these pods, whose packets leave through these links until the change.
-    async fn keep(&self, links: Vec<String>, pods: &[PodEnd]) -> Result<Connections, ApplyError> {
+    fn loosen(&self, change: &PodChange) -> Result<(), ApplyError> {
+        for (end, link) in self.links(change) {
+            self.write(&sysctl::reverse_path_filter_of(&link.name), LOOSE)?;
+            if end.speaks_ipv6() {
+                self.write(&sysctl::ipv6_is_disabled_on(&link.name), "0")?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn answer_all(&self, change: &PodChange) -> Result<(), ApplyError> {
+        for (end, link) in self.links(change) {
+            for (parameter, value) in sysctl::answering_for_all(&link.name, end.speaks_ipv6()) {
+                self.write(&parameter, value)?;
+            }
+            let existing = self.seen.snapshot.of_link(link.index).proxies;
+            self.answer(end, link, &existing).await?;
+        }
+        Ok(())
+    }
+
+    /// The reverse of [`PodAction::Detach`].
+    async fn attach(&self, change: &PodChange, saved: &Before) -> Result<(), ApplyError> {
+        let Some(bridge) = self.bridge() else {
+            return Ok(());
+        };
+        for (_, link) in self.links(change) {
+            let mut ports = saved.network.iter().flat_map(|network| &network.links);
+            let was = ports.find(|port| port.mac == link.mac);
+            let hairpin = was.and_then(|port| port.hairpin).unwrap_or_default();
+            let attached = self.netlink.attach_port(link, bridge, hairpin).await;
+            attached.map_err(ApplyError::netlink(self.step))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a change after which packets to these pods leave through other links than these. Connections continue.
+    async fn keep(
+        &self,
+        links: Vec<String>,
+        pods: &[PodEnd],
+        make: impl AsyncFnOnce() -> Result<(), ApplyError>,
+    ) -> Result<(), ApplyError> {
         let snapshot = &self.seen.snapshot;
-        let own: Vec<IpAddr> = snapshot.addresses.iter().map(|own| own.address.addr()).collect();
         let bridge = self.bridge().map(|bridge| snapshot.of_link(bridge.index));
         let source = bridge.iter().flat_map(|bridge| &bridge.addresses);
         let change = Change {
-            source: source.map(|own| own.address.addr()).collect(),
-            own,
+            own: snapshot.addresses.iter().map(|own| own.address.addr()).collect(),
             links,
+            source: source.map(|own| own.address.addr()).collect(),
             destinations: pods
                 .iter()
                 .flat_map(|end| &end.addresses)
                 .map(|address| IpNet::from(*address))
                 .collect(),
         };
-        let kept = Connections::keep(change, &self.paths.proc).await;
-        kept.map_err(ApplyError::connections(self.step))
-    }
-
-    async fn changed(&self, connections: Connections) -> Result<(), ApplyError> {
-        let changed = connections.changed().await;
-        changed.map_err(ApplyError::connections(self.step))
+        let made = connections::keep(change, &self.paths.proc, make).await;
+        made.map_err(ApplyError::connections(self.step))?
     }
 
     fn restore_parameters(&self, change: &PodChange, saved: &Before) -> Result<(), ApplyError> {
@@ -335,18 +347,20 @@ impl<'step> Adoption<'step> {
         if refused.is_empty() {
             return Ok(());
         }
-        // Without the route of a pod, its packets leave through the bridge.
-        let links = refused.iter().map(|(_, link)| link.name.clone());
-        let links = links.chain([BRIDGE.to_owned()]).collect();
-        let connections = self.keep(links, &change.pods).await?;
-        for (end, link) in refused {
-            let renamed = self.netlink.rename_while_down(link, name(end));
-            renamed.map_err(netlink_error())?;
-            // The kernel has deleted these entries, too.
-            self.route(end, link).await?;
-            self.answer(end, link, &[]).await?;
-        }
-        self.changed(connections).await
+        // Without the route of a pod, its packets leave through the bridge. The kernel looks for connections of the old name later.
+        let names = |(end, link): &(&PodEnd, &Link)| [link.name.clone(), name(end).to_owned()];
+        let links = refused.iter().flat_map(names).chain([BRIDGE.to_owned()]);
+        self.keep(links.collect(), &change.pods, async || {
+            for (end, link) in refused {
+                let renamed = self.netlink.rename_while_down(link, name(end));
+                // The kernel has deleted these entries, too. The routes are the last ones: they show that all is there again.
+                self.answer(end, link, &[]).await?;
+                self.route(end, link).await?;
+                renamed.map_err(netlink_error())?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     fn write(&self, parameter: &str, value: &str) -> Result<(), ApplyError> {

@@ -1,18 +1,16 @@
 //! The tunnel under its two names: flannel's and Calico's. It carries packets while it is renamed, unless the kernel does not rename
 //! a link that is up.
 
-use std::net::IpAddr;
-
 use super::Saved;
 use super::error::ApplyError;
-use crate::host::connections::{Change, Connections};
+use crate::host::connections::{self, Change};
 use crate::host::netlink::{Netlink, NetlinkError, Renamed};
 use crate::host::paths::Paths;
 use crate::host::snapshot::{Link, Snapshot};
 use crate::kinds::flannel_to_calico::journal::Before;
 use crate::kinds::flannel_to_calico::observe::Observation;
 
-/// What a rename needs.
+/// A rename of the tunnel.
 pub(super) struct Tunnel<'step> {
     step: &'static str,
     seen: &'step Observation,
@@ -42,29 +40,18 @@ impl<'step> Tunnel<'step> {
         block_size: u8,
         saved: &Before,
     ) -> Result<(), ApplyError> {
-        let netlink_error = || ApplyError::netlink(self.step);
-        if let Some(link) = self.seen.snapshot.link(from) {
-            let tunnel = self.seen.snapshot.of_link(link.index);
-            let routed = self.netlink.add_block_routes(&tunnel, block_size).await;
-            routed.map_err(netlink_error())?;
-            return self
-                .rename_link(link, to, async |network| {
-                    let index = self.netlink.restore_vxlan(network, to).await?;
-                    let moved = network.moved_to(index);
-                    self.netlink.add_block_routes(&moved, block_size).await
-                })
-                .await;
-        }
-        // After a restart of the host, only the journal has the attributes of the link.
-        let Some(network) = &saved.network else {
-            return Ok(());
-        };
-        let restored = async {
-            let index = self.netlink.restore_vxlan(network, to).await?;
+        let restore = async |network: &Snapshot, name: &str| {
+            let index = self.netlink.restore_vxlan(network, name).await?;
             let moved = network.moved_to(index);
             self.netlink.add_block_routes(&moved, block_size).await
         };
-        restored.await.map_err(netlink_error())
+        if let Some(link) = self.seen.snapshot.link(from) {
+            let tunnel = self.seen.snapshot.of_link(link.index);
+            let routed = self.netlink.add_block_routes(&tunnel, block_size).await;
+            routed.map_err(ApplyError::netlink(self.step))?;
+            return self.rename_link(link, to, restore).await;
+        }
+        self.restore(saved, to, restore).await
     }
 
     /// Gives the tunnel flannel's name. flannel's routes are restored first: once the routes to the nodes' tunnel ends are deleted,
@@ -74,35 +61,42 @@ impl<'step> Tunnel<'step> {
         (from, to): (&str, &str),
         saved: &Saved,
     ) -> Result<(), ApplyError> {
-        let netlink_error = || ApplyError::netlink(self.step);
+        let restore = async |network: &Snapshot, name: &str| {
+            let index = self.netlink.restore_vxlan(network, name).await?;
+            self.restore_routes(&network.moved_to(index), saved).await
+        };
         if let Some(link) = self.seen.snapshot.link(from) {
             let tunnel = self.seen.snapshot.of_link(link.index);
             let routed = self.restore_routes(&tunnel, saved).await;
-            routed.map_err(netlink_error())?;
-            return self
-                .rename_link(link, to, async |network| {
-                    let index = self.netlink.restore_vxlan(network, to).await?;
-                    self.restore_routes(&network.moved_to(index), saved).await
-                })
-                .await;
+            routed.map_err(ApplyError::netlink(self.step))?;
+            return self.rename_link(link, to, restore).await;
         }
-        let Some(network) = &saved.of_this.network else {
-            return Ok(());
-        };
-        let restored = async {
-            let index = self.netlink.restore_vxlan(network, to).await?;
-            self.restore_routes(&network.moved_to(index), saved).await
-        };
-        restored.await.map_err(netlink_error())
+        self.restore(&saved.of_this, to, restore).await
+    }
+
+    /// After a restart of the host or of the agent, only the journal has the attributes of the link.
+    async fn restore(
+        &self,
+        saved: &Before,
+        name: &str,
+        restore: impl AsyncFn(&Snapshot, &str) -> Result<(), NetlinkError>,
+    ) -> Result<(), ApplyError> {
+        match &saved.network {
+            Some(network) => {
+                let restored = restore(network, name).await;
+                restored.map_err(ApplyError::netlink(self.step))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Renames the link. A kernel that does not rename a link that is up needs it down for a moment: then `restore` adds again what
-    /// the kernel has deleted.
+    /// the kernel has deleted, under the new name, or under the old one after a failure.
     async fn rename_link(
         &self,
         link: &Link,
         to: &str,
-        restore: impl AsyncFnOnce(&Snapshot) -> Result<(), NetlinkError>,
+        restore: impl AsyncFn(&Snapshot, &str) -> Result<(), NetlinkError>,
     ) -> Result<(), ApplyError> {
         let netlink_error = || ApplyError::netlink(self.step);
         let renamed = self.netlink.rename_link(link, to).await;
@@ -111,23 +105,23 @@ impl<'step> Tunnel<'step> {
         }
         tracing::info!(
             link = link.name,
-            "the kernel does not rename a link that is up: it is down for a moment"
+            "the kernel does not rename a link that is up: the link is down for a moment"
         );
         let tunnel = self.seen.snapshot.of_link(link.index);
         let own = self.seen.snapshot.addresses.iter();
         let change = Change {
-            own: own.map(|own| own.address.addr()).collect::<Vec<IpAddr>>(),
+            own: own.map(|own| own.address.addr()).collect(),
             links: vec![link.name.clone(), to.to_owned()],
             source: tunnel.addresses.iter().map(|own| own.address.addr()).collect(),
             destinations: tunnel.routes.iter().map(|route| route.destination).collect(),
         };
-        let kept = Connections::keep(change, &self.paths.proc).await;
-        let connections = kept.map_err(ApplyError::connections(self.step))?;
-        let renamed = self.netlink.rename_while_down(link, to);
-        renamed.map_err(netlink_error())?;
-        restore(&tunnel).await.map_err(netlink_error())?;
-        let changed = connections.changed().await;
-        changed.map_err(ApplyError::connections(self.step))
+        let made = connections::keep(change, &self.paths.proc, async || {
+            let renamed = self.netlink.rename_while_down(link, to);
+            let name = if renamed.is_ok() { to } else { &link.name };
+            restore(&tunnel, name).await.map_err(netlink_error())?;
+            renamed.map_err(netlink_error())
+        });
+        made.await.map_err(ApplyError::connections(self.step))?
     }
 
     async fn restore_routes(&self, tunnel: &Snapshot, saved: &Saved) -> Result<(), NetlinkError> {

@@ -175,7 +175,7 @@ pub(super) fn finish_or_stay(
     ));
 }
 
-/// What is waited for until the end of the soak time, which starts when the last node is done; `None` after its end. The time of another clock
+/// The message until the end of the soak time, which starts when the last node is done; `None` after its end. The time of another clock
 /// counts from now at the latest.
 fn soak(pass: &Pass<'_>, snapshot: &Snapshot) -> Option<String> {
     let nodes = snapshot.node_migrations.iter();
