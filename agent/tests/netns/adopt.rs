@@ -25,10 +25,7 @@ pub async fn adopt(host: &Host, pods: &[Pod]) {
         run("ip link").contains("cni0"),
         "the bridge stays until Felix has taken the links"
     );
-    for pod in pods {
-        felix_takes(pod);
-    }
-    assert_eq!(drive(host, Goal::Calico).await, None);
+    adopt_the_rest(host, pods).await;
 }
 
 /// Felix finds the link of a pod that it knows.
@@ -163,6 +160,44 @@ fn an_old_kernel_has_the_link_of_a_pod_down_for_a_moment(#[case] dual_stack: boo
         assert!(host.is_rolled_back());
         assert_eq!(of_flannel(of_pods(flannels)), of_flannel(mixed));
     });
+}
+
+#[rstest]
+#[case::ipv4(false)]
+#[case::dual_stack(true)]
+#[ignore = "needs root and network namespaces"]
+fn routes_that_an_old_kernel_deleted_are_added_by_the_next_agent(#[case] dual_stack: bool) {
+    in_namespace(move || async move {
+        let (host, pods) = mixed(new_host(dual_stack)).await;
+        let flannels = &pods[..3];
+        let waits = drive(&host, Goal::Calico).await;
+        assert!(waits.is_some(), "Felix has not taken the links");
+        // The agent is killed after the rename of one link, and before its routes.
+        let link = flannels[0].calico_link();
+        run(&format!("ip link set {link} down"));
+        run(&format!("ip link set {link} up"));
+        let lost = run(&format!("ip route show dev {link}"));
+        assert!(!lost.contains("10.244.1.2"), "{lost}");
+        assert_eq!(drive(&host, Goal::Calico).await, waits);
+        for address in &flannels[0].addresses {
+            let route = ip(&format!("ip {} -j route show {address}", family(*address)));
+            assert_eq!(route[0]["dev"], link.as_str(), "{route}");
+        }
+        if dual_stack {
+            let answered = run(&format!("ip -6 neighbour show proxy dev {link}"));
+            assert!(answered.contains("fd00:10:244:1::1 "), "{answered}");
+        }
+        Traffic::start(flannels).assert_no_gap("after the routes were added again");
+        adopt_the_rest(&host, flannels).await;
+    });
+}
+
+/// Felix takes the links of adopted pods.
+async fn adopt_the_rest(host: &Host, pods: &[Pod]) {
+    for pod in pods {
+        felix_takes(pod);
+    }
+    assert_eq!(drive(host, Goal::Calico).await, None);
 }
 
 /// What the pods and their bridge have in the kernel, without indexes, times and counters.
