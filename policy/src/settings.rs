@@ -56,14 +56,19 @@ pub struct MasqueradesOutgoing {
 impl Default for MasqueradesOutgoing {
     /// As the migration does it for a flannel that masquerades.
     fn default() -> Self {
-        Self {
-            ipv4: true,
-            ipv6: true,
-        }
+        Self::both(true)
     }
 }
 
 impl MasqueradesOutgoing {
+    /// The same in both families.
+    pub fn both(masquerades: bool) -> Self {
+        Self {
+            ipv4: masquerades,
+            ipv6: masquerades,
+        }
+    }
+
     /// Whether connections to this address are masqueraded.
     pub fn to(self, address: IpAddr) -> bool {
         match address {

@@ -98,10 +98,7 @@ impl<'facts> FelixSettings<'facts> {
                 ipip: self.is("allowIPIPPacketsFromWorkloads", "true"),
             },
             masquerades_all: false,
-            masquerades_outgoing: MasqueradesOutgoing {
-                ipv4: settings.flannel_ip_masquerade.value,
-                ipv6: settings.flannel_ip_masquerade.value,
-            },
+            masquerades_outgoing: MasqueradesOutgoing::both(settings.flannel_ip_masquerade.value),
             pod_ranges: settings
                 .pod_networks()
                 .iter()

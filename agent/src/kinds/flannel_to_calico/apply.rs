@@ -3,6 +3,7 @@
 mod adopt;
 mod back;
 mod before;
+mod context;
 mod error;
 mod forward;
 mod tunnel;
@@ -12,8 +13,7 @@ pub use error::ApplyError;
 use flannel_to_calico::host::{BRIDGE, HostStep};
 use jiff::Timestamp;
 
-use self::adopt::Adoption;
-use self::tunnel::Tunnel;
+use self::context::StepContext;
 use super::facts::{self, LinkParameters};
 use super::observe::{Observation, observe};
 use crate::host::netlink::Netlink;
@@ -140,17 +140,16 @@ async fn perform(
     let file_error = ApplyError::file(name);
     let netlink_error = ApplyError::netlink(name);
     let firewall_error = ApplyError::firewall(name);
-    let tunnel = Tunnel::new(name, seen, paths, netlink);
-    let adoption = Adoption::new(name, seen, paths, netlink);
+    let context = StepContext::new(name, seen, paths, netlink);
     match step {
-        HostStep::OpenBridge => adoption.open_bridge().await,
-        HostStep::CloseBridge => adoption.close_bridge(&saved.of_change).await,
-        HostStep::ChangePods(change) => adoption.change(change).await,
-        HostStep::RevertPods(change) => adoption.revert(change, &saved.of_change).await,
-        HostStep::KeepBridgeAddresses(addresses) => adoption.keep_addresses(addresses).await,
-        HostStep::DropBridgeAddresses(addresses) => adoption.drop_addresses(addresses).await,
-        HostStep::RemoveFrameRules(rules) => adoption.stop_accepting(rules).await,
-        HostStep::RestoreBridge => adoption.restore_bridge(&saved.of_change).await,
+        HostStep::OpenBridge => context.open_bridge().await,
+        HostStep::CloseBridge => context.close_bridge(&saved.of_change).await,
+        HostStep::ChangePods(change) => context.change_pods(change).await,
+        HostStep::RevertPods(change) => context.revert_pods(change, &saved.of_change).await,
+        HostStep::KeepBridgeAddresses(addresses) => context.keep_addresses(addresses).await,
+        HostStep::DropBridgeAddresses(addresses) => context.drop_addresses(addresses).await,
+        HostStep::RemoveFrameRules(rules) => context.stop_accepting(rules).await,
+        HostStep::RestoreBridge => context.restore_bridge(&saved.of_change).await,
         HostStep::WithdrawSubnetEnvironment => {
             files::remove_durably(&paths.subnet_environment()).map_err(file_error)
         }
@@ -168,7 +167,9 @@ async fn perform(
             .await
             .map_err(netlink_error),
         HostStep::RenameVxlanDevice { from, to, block_size } => {
-            tunnel.rename((from, to), *block_size, &saved.of_this).await
+            context
+                .rename_tunnel((from, to), *block_size, &saved.of_this)
+                .await
         }
         HostStep::ForgetLegacyPod(sandbox) => forward::remove_legacy_pod(sandbox, seen, paths, netlink).await,
         HostStep::RemoveLeases => forward::remove_leases(seen).map_err(file_error),
@@ -199,7 +200,7 @@ async fn perform(
                 .await
                 .map_err(netlink_error)
         }
-        HostStep::ReturnVxlanDevice { from, to } => tunnel.rename_back((from, to), saved).await,
+        HostStep::ReturnVxlanDevice { from, to } => context.return_tunnel((from, to), saved).await,
         HostStep::RestoreVxlanDevice(link) => back::restore_link(name, link, &saved.of_change, netlink).await,
         HostStep::StopAnsweringForPods => back::restore_parameters(name, &saved.of_change),
         HostStep::StopAnsweringForAddresses => {

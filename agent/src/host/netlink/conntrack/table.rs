@@ -48,6 +48,15 @@ impl EntryError {
     fn socket(attempt: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Socket { attempt, source }
     }
+
+    fn request(attempt: &'static str, connection: &TrackedConnection) -> impl Fn(io::Error) -> Self {
+        let connection = *connection;
+        move |source| Self::Request {
+            attempt,
+            connection: Box::new(connection),
+            source,
+        }
+    }
 }
 
 /// An entry with all its attributes.
@@ -103,18 +112,14 @@ impl Table {
     ///
     /// The kernel refuses the request or its answer is malformed, or the socket fails.
     pub async fn get(&mut self, connection: &TrackedConnection) -> Result<Option<Entry>, EntryError> {
-        let failed = |source| EntryError::Request {
-            attempt: "read",
-            connection: Box::new(*connection),
-            source,
-        };
+        let failed = EntryError::request("read", connection);
         let sequence = self.number();
         self.send(&encode::get(connection, sequence))?;
-        match self.answer(sequence).await.map_err(failed)? {
+        match self.answer(sequence).await.map_err(&failed)? {
             Answer::Entry(attributes) => {
                 let connection = decode::connection(&attributes)
                     .map_err(io::Error::other)
-                    .map_err(failed)?;
+                    .map_err(&failed)?;
                 Ok(Some(Entry {
                     connection,
                     attributes,
@@ -134,17 +139,13 @@ impl Table {
     /// The kernel refuses a request or its answer is malformed, or the socket fails.
     pub async fn replace(&mut self, entry: &Entry) -> Result<Replaced, EntryError> {
         let connection = &entry.connection;
-        let failed = |source| EntryError::Request {
-            attempt: "replace",
-            connection: Box::new(*connection),
-            source,
-        };
+        let failed = EntryError::request("replace", connection);
         let (deletion, creation) = (self.number(), self.number());
         let mut both = encode::delete(connection, deletion);
         both.extend(encode::create(connection, &entry.attributes, creation));
         self.send(&both)?;
-        let deleted = done(self.answer(deletion).await.map_err(failed)?);
-        let created = done(self.answer(creation).await.map_err(failed)?);
+        let deleted = done(self.answer(deletion).await.map_err(&failed)?);
+        let created = done(self.answer(creation).await.map_err(&failed)?);
         match (deleted, created) {
             (Ok(()), Ok(())) => Ok(Replaced::Yes),
             (Ok(()), Err(error)) if is(&error, Errno::EEXIST) => Ok(Replaced::Overtaken),
@@ -164,12 +165,8 @@ impl Table {
         };
         let sequence = self.number();
         self.send(&encode::delete(&created.connection, sequence))?;
-        let failed = |source| EntryError::Request {
-            attempt: "delete",
-            connection: Box::new(*connection),
-            source,
-        };
-        match done(self.answer(sequence).await.map_err(failed)?) {
+        let failed = EntryError::request("delete", connection);
+        match done(self.answer(sequence).await.map_err(&failed)?) {
             Err(error) if !is(&error, Errno::ENOENT) => Err(failed(error)),
             Ok(()) | Err(_) => Ok(()),
         }

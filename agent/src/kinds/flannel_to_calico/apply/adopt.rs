@@ -8,45 +8,21 @@ use std::path::Path;
 use flannel_to_calico::host::{BRIDGE, PodAction, PodChange, PodEnd};
 use ipnet::IpNet;
 
+use super::context::StepContext;
 use super::error::ApplyError;
-use crate::host::connections::{self, Change};
 use crate::host::firewall::frames;
-use crate::host::netlink::{Netlink, Renamed};
-use crate::host::paths::Paths;
+use crate::host::netlink::Renamed;
 use crate::host::snapshot::{Link, Proxy};
 use crate::host::sysctl;
 use crate::kinds::flannel_to_calico::facts;
 use crate::kinds::flannel_to_calico::journal::Before;
-use crate::kinds::flannel_to_calico::observe::Observation;
 
 /// A loose reverse path filter.
 const LOOSE: &str = "2";
 
-/// What a change of links needs.
-pub(super) struct Adoption<'step> {
-    step: &'static str,
-    seen: &'step Observation,
-    paths: &'step Paths,
-    netlink: &'step Netlink,
-}
-
-impl<'step> Adoption<'step> {
-    pub(super) fn new(
-        step: &'static str,
-        seen: &'step Observation,
-        paths: &'step Paths,
-        netlink: &'step Netlink,
-    ) -> Self {
-        Self {
-            step,
-            seen,
-            paths,
-            netlink,
-        }
-    }
-
+impl StepContext<'_> {
     /// Performs the action for each pod. A pod that has ended meanwhile is left out.
-    pub(super) async fn change(&self, change: &PodChange) -> Result<(), ApplyError> {
+    pub(super) async fn change_pods(&self, change: &PodChange) -> Result<(), ApplyError> {
         match change.action {
             PodAction::Loosen => self.loosen(change),
             PodAction::Route => {
@@ -83,12 +59,12 @@ impl<'step> Adoption<'step> {
                 }
                 Ok(())
             }
-            PodAction::Rename => self.rename(change, |end| &end.calico_link).await,
+            PodAction::Rename => self.rename_pods(change, |end| &end.calico_link).await,
         }
     }
 
     /// Reverts the action for each pod. `saved` is the state before the action.
-    pub(super) async fn revert(&self, change: &PodChange, saved: &Before) -> Result<(), ApplyError> {
+    pub(super) async fn revert_pods(&self, change: &PodChange, saved: &Before) -> Result<(), ApplyError> {
         match change.action {
             PodAction::Loosen => self.restore_parameters(change, saved),
             PodAction::Route => {
@@ -117,7 +93,7 @@ impl<'step> Adoption<'step> {
                 Ok(())
             }
             PodAction::Detach => self.attach(change, saved).await,
-            PodAction::Rename => self.rename(change, |end| &end.link).await,
+            PodAction::Rename => self.rename_pods(change, |end| &end.link).await,
         }
     }
 
@@ -164,21 +140,10 @@ impl<'step> Adoption<'step> {
         pods: &[PodEnd],
         make: impl AsyncFnOnce() -> Result<(), ApplyError>,
     ) -> Result<(), ApplyError> {
-        let snapshot = &self.seen.snapshot;
-        let bridge = self.bridge().map(|bridge| snapshot.of_link(bridge.index));
-        let source = bridge.iter().flat_map(|bridge| &bridge.addresses);
-        let change = Change {
-            own: snapshot.addresses.iter().map(|own| own.address.addr()).collect(),
-            links,
-            source: source.map(|own| own.address.addr()).collect(),
-            destinations: pods
-                .iter()
-                .flat_map(|end| &end.addresses)
-                .map(|address| IpNet::from(*address))
-                .collect(),
-        };
-        let made = connections::keep(change, &self.paths.proc, make).await;
-        made.map_err(ApplyError::connections(self.step))?
+        let addresses = pods.iter().flat_map(|end| &end.addresses);
+        let destinations = addresses.map(|address| IpNet::from(*address)).collect();
+        self.keep_connections(links, self.bridge(), destinations, make)
+            .await
     }
 
     fn restore_parameters(&self, change: &PodChange, saved: &Before) -> Result<(), ApplyError> {
@@ -258,7 +223,7 @@ impl<'step> Adoption<'step> {
 
     /// Renames the links. A kernel that does not rename a link that is up needs it down for a moment, which deletes its routes and
     /// ends connections.
-    async fn rename(
+    async fn rename_pods(
         &self,
         change: &PodChange,
         name: impl for<'end> Fn(&'end PodEnd) -> &'end str,

@@ -2,39 +2,15 @@
 //! a link that is up.
 
 use super::Saved;
+use super::context::StepContext;
 use super::error::ApplyError;
-use crate::host::connections::{self, Change};
-use crate::host::netlink::{Netlink, NetlinkError, Renamed};
-use crate::host::paths::Paths;
+use crate::host::netlink::{NetlinkError, Renamed};
 use crate::host::snapshot::{Link, Snapshot};
 use crate::kinds::flannel_to_calico::journal::Before;
-use crate::kinds::flannel_to_calico::observe::Observation;
 
-/// A rename of the tunnel.
-pub(super) struct Tunnel<'step> {
-    step: &'static str,
-    seen: &'step Observation,
-    paths: &'step Paths,
-    netlink: &'step Netlink,
-}
-
-impl<'step> Tunnel<'step> {
-    pub(super) fn new(
-        step: &'static str,
-        seen: &'step Observation,
-        paths: &'step Paths,
-        netlink: &'step Netlink,
-    ) -> Self {
-        Self {
-            step,
-            seen,
-            paths,
-            netlink,
-        }
-    }
-
+impl StepContext<'_> {
     /// Gives the tunnel Calico's name. Calico's routes are added first.
-    pub(super) async fn rename(
+    pub(super) async fn rename_tunnel(
         &self,
         (from, to): (&str, &str),
         block_size: u8,
@@ -49,33 +25,33 @@ impl<'step> Tunnel<'step> {
             let tunnel = self.seen.snapshot.of_link(link.index);
             let routed = self.netlink.add_block_routes(&tunnel, block_size).await;
             routed.map_err(ApplyError::netlink(self.step))?;
-            return self.rename_link(link, to, restore).await;
+            return self.rename_tunnel_link(link, to, restore).await;
         }
-        self.restore(saved, to, restore).await
+        self.restore_tunnel(saved, to, restore).await
     }
 
     /// Gives the tunnel flannel's name. flannel's routes are restored first: once the routes to the nodes' tunnel ends are deleted,
     /// the facts do not identify Calico's routes any more.
-    pub(super) async fn rename_back(
+    pub(super) async fn return_tunnel(
         &self,
         (from, to): (&str, &str),
         saved: &Saved,
     ) -> Result<(), ApplyError> {
         let restore = async |network: &Snapshot, name: &str| {
             let index = self.netlink.restore_vxlan(network, name).await?;
-            self.restore_routes(&network.moved_to(index), saved).await
+            self.restore_tunnel_routes(&network.moved_to(index), saved).await
         };
         if let Some(link) = self.seen.snapshot.link(from) {
             let tunnel = self.seen.snapshot.of_link(link.index);
-            let routed = self.restore_routes(&tunnel, saved).await;
+            let routed = self.restore_tunnel_routes(&tunnel, saved).await;
             routed.map_err(ApplyError::netlink(self.step))?;
-            return self.rename_link(link, to, restore).await;
+            return self.rename_tunnel_link(link, to, restore).await;
         }
-        self.restore(&saved.of_this, to, restore).await
+        self.restore_tunnel(&saved.of_this, to, restore).await
     }
 
     /// After a restart of the host or of the agent, only the journal has the attributes of the link.
-    async fn restore(
+    async fn restore_tunnel(
         &self,
         saved: &Before,
         name: &str,
@@ -92,7 +68,7 @@ impl<'step> Tunnel<'step> {
 
     /// Renames the link. A kernel that does not rename a link that is up needs it down for a moment: then `restore` adds again what
     /// the kernel has deleted, under the new name, or under the old one after a failure.
-    async fn rename_link(
+    async fn rename_tunnel_link(
         &self,
         link: &Link,
         to: &str,
@@ -108,23 +84,18 @@ impl<'step> Tunnel<'step> {
             "the kernel does not rename a link that is up: the link is down for a moment"
         );
         let tunnel = self.seen.snapshot.of_link(link.index);
-        let own = self.seen.snapshot.addresses.iter();
-        let change = Change {
-            own: own.map(|own| own.address.addr()).collect(),
-            links: vec![link.name.clone(), to.to_owned()],
-            source: tunnel.addresses.iter().map(|own| own.address.addr()).collect(),
-            destinations: tunnel.routes.iter().map(|route| route.destination).collect(),
-        };
-        let made = connections::keep(change, &self.paths.proc, async || {
+        let destinations = tunnel.routes.iter().map(|route| route.destination).collect();
+        let links = vec![link.name.clone(), to.to_owned()];
+        self.keep_connections(links, Some(link), destinations, async || {
             let renamed = self.netlink.rename_while_down(link, to);
             let name = if renamed.is_ok() { to } else { &link.name };
             restore(&tunnel, name).await.map_err(netlink_error())?;
             renamed.map_err(netlink_error())
-        });
-        made.await.map_err(ApplyError::connections(self.step))?
+        })
+        .await
     }
 
-    async fn restore_routes(&self, tunnel: &Snapshot, saved: &Saved) -> Result<(), NetlinkError> {
+    async fn restore_tunnel_routes(&self, tunnel: &Snapshot, saved: &Saved) -> Result<(), NetlinkError> {
         if let Some(length) = range_length(&saved.of_change) {
             self.netlink.restore_node_routes(tunnel, length).await?;
         }

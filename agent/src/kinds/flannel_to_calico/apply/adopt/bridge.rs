@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use flannel_to_calico::host::{BRIDGE, KEPT_LABEL};
 
 use super::super::back;
+use super::super::context::StepContext;
 use super::super::error::ApplyError;
-use super::{Adoption, LOOSE};
+use super::LOOSE;
 use crate::host::sysctl;
 use crate::kinds::flannel_to_calico::facts;
 use crate::kinds::flannel_to_calico::journal::Before;
 
-impl Adoption<'_> {
+impl StepContext<'_> {
     /// Prepares the bridge for pods that leave it.
     pub(in crate::kinds::flannel_to_calico::apply) async fn open_bridge(&self) -> Result<(), ApplyError> {
         if let Some(bridge) = self.bridge() {
