@@ -3,6 +3,7 @@
 
 mod backend;
 pub mod calico;
+pub mod detour;
 mod flannel;
 pub mod frames;
 mod nftables;
@@ -63,7 +64,7 @@ pub struct Firewall {
     pub flannel: Vec<FirewallObject>,
     /// Tables with a chain of flannel whose rules iptables cannot read, with the reason.
     pub unread: Vec<String>,
-    /// Links for which replumb accepts frames to other MAC addresses.
+    /// The chains of replumb's table of frames.
     pub frame_rules: Vec<String>,
     /// Calico's own tables, and iptables tables that contain chains of Calico.
     pub calico: Vec<FirewallObject>,

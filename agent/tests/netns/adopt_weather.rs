@@ -10,8 +10,8 @@ use crate::adopt::{felix_takes, mixed, replace_plugins};
 use crate::host::{Host, in_namespace, run};
 use crate::pods::{Pod, Traffic};
 
-/// Number of steps of an adoption: to open the bridge, seven actions, to keep its address, to delete it, and to remove its rule.
-const STEPS: usize = 11;
+/// Number of steps of an adoption: to open the bridge, six actions, to keep its address, to delete it, and to remove its rule.
+const STEPS: usize = 10;
 /// Failures of one step in a row: the agent repeats a step after an observation.
 const MOST_FAILURES: usize = 2;
 

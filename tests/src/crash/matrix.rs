@@ -225,14 +225,13 @@ pub const STEPS: [Step; 45] = [
 ];
 
 /// The steps of a node that adopts its pods, and of their return, in the order of execution.
-pub const STEPS_OF_ADOPTION: [Step; 24] = [
+pub const STEPS_OF_ADOPTION: [Step; 22] = [
     by_coordinator(Leg::There, "GoalCalico"),
     by_agent(Leg::There, "OpenBridge"),
     by_agent(Leg::There, "LoosenPodLinks"),
     by_agent(Leg::There, "RoutePodsByLink"),
     by_agent(Leg::There, "AnswerOnPodLinks"),
     by_agent(Leg::There, "AcceptPodFrames"),
-    by_agent(Leg::There, "DeliverPodFrames"),
     by_agent(Leg::There, "DetachPodLinks"),
     by_agent(Leg::There, "RenamePodLinks"),
     by_agent(Leg::There, "DeleteFirewallObject"),
@@ -243,7 +242,6 @@ pub const STEPS_OF_ADOPTION: [Step; 24] = [
     for_old_pods(by_agent(Leg::Back, "RestoreBridge")),
     for_old_pods(by_agent(Leg::Back, "ReturnPodLinks")),
     for_old_pods(by_agent(Leg::Back, "AttachPodLinks")),
-    for_old_pods(by_agent(Leg::Back, "StopDeliveringPodFrames")),
     for_old_pods(by_agent(Leg::Back, "StopAcceptingPodFrames")),
     for_old_pods(by_agent(Leg::Back, "StopAnsweringOnPodLinks")),
     for_old_pods(by_agent(Leg::Back, "RoutePodsByBridge")),

@@ -57,6 +57,9 @@ pub fn frame_rule(link: &str, calico_link: &str) -> String {
     format!("{link}_{calico_link}")
 }
 
+/// The start of the name of the chain that leads packets around the bridge while links leave it or join it.
+pub const DETOUR: &str = "detour";
+
 /// `PodAction` is one change to the link of a pod.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, VariantArray,
@@ -74,9 +77,8 @@ pub enum PodAction {
     Answer,
     /// Accept the frames of the pod whatever MAC address they are for: the pod remembers those of `cni0` and of its neighbours.
     Accept,
-    /// Let `cni0` deliver frames for the pod to the host, which routes them: neighbours remember the MAC address of the pod.
-    Deliver,
-    /// Take the link from `cni0`.
+    /// Take the link from `cni0`, which delivers frames for the pod to the host from then on: neighbours remember the MAC address of
+    /// the pod, and the host routes these frames. Not before: the answer to an ARP request of the pod would not reach it.
     Detach,
     /// Give the link Calico's name. Felix knows the pod under this name.
     Rename,
@@ -93,8 +95,7 @@ impl PodAction {
             Self::Route => link.routed,
             Self::Answer => link.answers,
             Self::Accept => link.accepts_frames,
-            Self::Deliver => link.frame_delivery,
-            Self::Detach => !pod.attached,
+            Self::Detach => !pod.attached && link.frame_delivery,
             Self::Rename => link.name == link.calico_name,
         }
     }
@@ -118,7 +119,6 @@ impl PodChange {
             PodAction::Route => "RoutePodsByLink",
             PodAction::Answer => "AnswerOnPodLinks",
             PodAction::Accept => "AcceptPodFrames",
-            PodAction::Deliver => "DeliverPodFrames",
             PodAction::Detach => "DetachPodLinks",
             PodAction::Rename => "RenamePodLinks",
         }
@@ -131,7 +131,6 @@ impl PodChange {
             PodAction::Route => "RoutePodsByBridge",
             PodAction::Answer => "StopAnsweringOnPodLinks",
             PodAction::Accept => "StopAcceptingPodFrames",
-            PodAction::Deliver => "StopDeliveringPodFrames",
             PodAction::Detach => "AttachPodLinks",
             PodAction::Rename => "ReturnPodLinks",
         }
@@ -171,9 +170,8 @@ impl PodChange {
 
     /// Whether the action is undone for every one of the pods that runs.
     pub(super) fn is_undone(&self, facts: &HostFacts) -> bool {
-        let bridge = facts.bridge.present().is_some();
         self.running(facts).all(|(pod, link)| match self.action {
-            PodAction::Deliver if !bridge => true,
+            PodAction::Detach => pod.attached && !link.frame_delivery,
             PodAction::Route => !link.routed && pod.routed,
             action => !action.is_done(pod, link),
         })

@@ -119,7 +119,7 @@ fn to_answer_for(facts: &HostFacts, bridge: &Bridge, settings: &HostSettings) ->
         })
         .filter(|address| !taken.contains(&IpAddr::V6(*address)));
     // Before such a pod leaves: its frames go to the host from then on.
-    let leaves = |pod: &&LegacyPod| pod.pod_link.as_ref().is_some_and(|link| link.frame_delivery);
+    let leaves = |pod: &&LegacyPod| pod.pod_link.as_ref().is_some_and(|link| link.accepts_frames);
     let leaving = running().filter(leaves).flat_map(LegacyPod::ipv6_addresses);
     Ipv6Net::aggregate(&free.chain(leaving).map(Ipv6Net::from).collect())
 }

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::context::StepContext;
 use super::error::ApplyError;
-use crate::host::firewall::frames;
+use crate::host::firewall::{detour, frames};
 use crate::host::netlink::Renamed;
 use crate::host::snapshot::{Link, Proxy};
 use crate::host::sysctl;
@@ -42,22 +42,9 @@ impl StepContext<'_> {
             }
             PodAction::Answer => self.answer_all(change).await,
             PodAction::Accept => self.accept(&rules(change)).await,
-            PodAction::Deliver => {
-                let Some(bridge) = self.bridge() else {
-                    return Ok(());
-                };
-                for (end, _) in self.links(change) {
-                    let delivered = self.netlink.deliver_frames(bridge, &end.mac).await;
-                    delivered.map_err(ApplyError::netlink(self.step))?;
-                }
-                Ok(())
-            }
             PodAction::Detach => {
-                for (_, link) in self.links(change) {
-                    let detached = self.netlink.detach_port(link).await;
-                    detached.map_err(ApplyError::netlink(self.step))?;
-                }
-                Ok(())
+                self.around_bridge(change, async || self.detach(change).await)
+                    .await
             }
             PodAction::Rename => self.rename_pods(change, |end| &end.calico_link).await,
         }
@@ -82,17 +69,10 @@ impl StepContext<'_> {
                 self.restore_parameters(change, saved)
             }
             PodAction::Accept => self.stop_accepting(&rules(change)).await,
-            PodAction::Deliver => {
-                let Some(bridge) = self.bridge() else {
-                    return Ok(());
-                };
-                for (end, _) in self.links(change) {
-                    let stopped = self.netlink.stop_delivering_frames(bridge, &end.mac).await;
-                    stopped.map_err(ApplyError::netlink(self.step))?;
-                }
-                Ok(())
+            PodAction::Detach => {
+                self.around_bridge(change, async || self.attach(change, saved).await)
+                    .await
             }
-            PodAction::Detach => self.attach(change, saved).await,
             PodAction::Rename => self.rename_pods(change, |end| &end.link).await,
         }
     }
@@ -118,19 +98,49 @@ impl StepContext<'_> {
         Ok(())
     }
 
-    /// The reverse of [`PodAction::Detach`].
+    /// The entry first: without it, the bridge would send frames for the pod to all its ports.
+    async fn detach(&self, change: &PodChange) -> Result<(), ApplyError> {
+        for (end, link) in self.links(change) {
+            let netlink_error = ApplyError::netlink(self.step);
+            if let Some(bridge) = self.bridge() {
+                let delivered = self.netlink.deliver_frames(bridge, &end.mac).await;
+                delivered.map_err(&netlink_error)?;
+            }
+            let detached = self.netlink.detach_port(link).await;
+            detached.map_err(netlink_error)?;
+        }
+        Ok(())
+    }
+
+    /// The reverse of [`Self::detach`].
     async fn attach(&self, change: &PodChange, saved: &Before) -> Result<(), ApplyError> {
         let Some(bridge) = self.bridge() else {
             return Ok(());
         };
-        for (_, link) in self.links(change) {
+        for (end, link) in self.links(change) {
+            let netlink_error = ApplyError::netlink(self.step);
             let mut ports = saved.network.iter().flat_map(|network| &network.links);
             let was = ports.find(|port| port.mac == link.mac);
             let hairpin = was.and_then(|port| port.hairpin).unwrap_or_default();
             let attached = self.netlink.attach_port(link, bridge, hairpin).await;
-            attached.map_err(ApplyError::netlink(self.step))?;
+            attached.map_err(&netlink_error)?;
+            let stopped = self.netlink.stop_delivering_frames(bridge, &end.mac).await;
+            stopped.map_err(netlink_error)?;
         }
         Ok(())
+    }
+
+    /// Lets the links of pods join or leave the bridge, without a lost packet.
+    async fn around_bridge(
+        &self,
+        change: &PodChange,
+        make: impl AsyncFnOnce() -> Result<(), ApplyError>,
+    ) -> Result<(), ApplyError> {
+        let links: Vec<&str> = self.links(change).map(|(_, link)| link.name.as_str()).collect();
+        let existing = &self.seen.facts.calico.frame_rules;
+        detour::around(&links, &self.paths.sysctl, existing, make)
+            .await
+            .map_err(ApplyError::firewall(self.step))?
     }
 
     /// Makes a change after which packets to these pods leave through other links than these. Connections continue.
@@ -181,9 +191,17 @@ impl StepContext<'_> {
         Ok(())
     }
 
-    /// Removes rules for frames.
+    /// Removes rules for frames, and the detour of an agent that was killed.
     pub(super) async fn stop_accepting(&self, rules: &[String]) -> Result<(), ApplyError> {
-        frames::stop_accepting(rules, &self.seen.facts.calico.frame_rules)
+        let (detours, rules): (Vec<String>, Vec<String>) =
+            rules.iter().cloned().partition(|rule| detour::is_detour(rule));
+        let mut existing = self.seen.facts.calico.frame_rules.clone();
+        for chain in detours {
+            let ended = detour::end(&chain, &self.paths.sysctl, &existing).await;
+            ended.map_err(ApplyError::firewall(self.step))?;
+            existing.retain(|other| *other != chain);
+        }
+        frames::stop_accepting(&rules, &existing)
             .await
             .map_err(|source| ApplyError::firewall(self.step)(source.into()))
     }

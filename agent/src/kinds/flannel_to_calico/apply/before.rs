@@ -133,9 +133,7 @@ fn of_pods(
                 ..Before::default()
             })
         }
-        PodAction::Route | PodAction::Accept | PodAction::Deliver | PodAction::Rename => {
-            Ok(Before::default())
-        }
+        PodAction::Route | PodAction::Accept | PodAction::Rename => Ok(Before::default()),
     }
 }
 
