@@ -45,7 +45,17 @@ pub fn felix_takes(pod: &Pod) {
 }
 
 /// A host in phase Mixed with three pods of flannel and one of Calico.
-pub async fn mixed(mut host: Host) -> (Host, Vec<Pod>) {
+pub async fn mixed(host: Host) -> (Host, Vec<Pod>) {
+    let (host, mut pods, _) = crowded(host, 0).await;
+    pods.push(Pod::of_calico(&host, "new", 9));
+    if host.ipv6.is_some() {
+        until_addresses_are_usable();
+    }
+    (host, pods)
+}
+
+/// A host in phase Mixed with three pods of flannel, and with more of them.
+pub async fn crowded(mut host: Host, more: u8) -> (Host, Vec<Pod>, Vec<Pod>) {
     Host::delete_last_pod();
     fs::remove_dir_all(host.paths.cni_state.join("networks/cbr0")).unwrap();
     fs::remove_dir_all(host.paths.cni_state.join("flannel")).unwrap();
@@ -60,26 +70,25 @@ pub async fn mixed(mut host: Host) -> (Host, Vec<Pod>) {
     ] {
         run(&format!("sysctl -qw {parameter}"));
     }
-    let mut pods = vec![
-        Pod::on_bridge(&host, "a", 2),
-        Pod::on_bridge(&host, "b", 3),
-        Pod::on_bridge(&host, "c", 4),
-    ];
+    let pods = [("a", 2), ("b", 3), ("c", 4)].map(|(name, last)| Pod::on_bridge(&host, name, last));
+    let others = (0..more).map(|number| Pod::on_bridge(&host, &format!("p{number}"), 10 + number));
+    let others = others.collect();
     assert_eq!(drive(&host, Goal::Swapped).await, None);
     fs::write(
         host.paths.cni_configuration.join("10-calico.conflist"),
         crate::host::CALICO_CONFLIST,
     )
     .unwrap();
-    // Felix adds a blackhole route for the block of the node.
-    run("ip route add blackhole 10.244.1.0/26 proto 80");
+    // Felix adds a blackhole route for each block of the node.
+    for first in (0..=more).step_by(64) {
+        run(&format!("ip route add blackhole 10.244.1.{first}/26 proto 80"));
+    }
     assert_eq!(drive(&host, Goal::Mixed).await, None);
-    pods.push(Pod::of_calico(&host, "new", 9));
     if host.ipv6.is_some() {
         until_addresses_are_usable();
     }
     host.adopt_pods = true;
-    (host, pods)
+    (host, pods.to_vec(), others)
 }
 
 /// Waits for the detection of duplicate addresses: until then the kernel solicits no neighbours.

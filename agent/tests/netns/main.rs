@@ -10,6 +10,7 @@
 
 mod adopt;
 mod adopt_connections;
+mod adopt_crowd;
 mod adopt_detour;
 mod adopt_not_taken;
 mod adopt_weather;

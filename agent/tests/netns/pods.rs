@@ -18,7 +18,7 @@ use crate::host::{Host, json as ip, run};
 const PAUSE: Duration = Duration::from_millis(5);
 /// A probe without an answer after this time is lost.
 const LATE: Duration = Duration::from_millis(500);
-const PORT: u16 = 7;
+pub const PORT: u16 = 7;
 
 /// A pod with a network namespace of its own.
 #[derive(Clone, Debug)]
@@ -249,11 +249,11 @@ impl Traffic {
 }
 
 /// A process that does not run for a second loses no datagram: the kernel would drop those that do not fit.
-fn keep_bursts(socket: &UdpSocket) {
+pub fn keep_bursts(socket: &UdpSocket) {
     setsockopt(socket, sockopt::RcvBufForce, &(8 << 20)).unwrap();
 }
 
-fn echo(stop: &AtomicBool) {
+pub fn echo(stop: &AtomicBool) {
     // Both families.
     let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
     keep_bursts(&socket);
