@@ -8,6 +8,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::socket;
+
 /// Pause after a failure that belongs to the whole program, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -41,7 +43,7 @@ pub async fn run(options: Options) -> Result<()> {
     }
     for port in &options.udp {
         let address = SocketAddr::new(options.address, *port);
-        let socket = UdpSocket::bind(address)
+        let socket = socket::bind(address)
             .await
             .with_context(|| format!("listen on UDP {address}"))?;
         tokio::spawn(datagrams(socket, options.name.clone()));
@@ -78,8 +80,8 @@ async fn datagrams(socket: UdpSocket, name: String) {
     let mut buffer = [0; 512];
     loop {
         // An error here belongs to one sender (its port was closed): the next one is served.
-        if let Ok((_, from)) = socket.recv_from(&mut buffer).await {
-            socket.send_to(name.as_bytes(), from).await.ok();
+        if let Ok(arrival) = socket::receive(&socket, &mut buffer).await {
+            socket::answer(&socket, &arrival, name.as_bytes()).await.ok();
         }
     }
 }

@@ -58,11 +58,10 @@ async fn datagrams(socket: &UdpSocket, name: &str) {
     loop {
         // An error here belongs to one sender (its port was closed): the next one is served.
         if let Ok(arrival) = socket::receive(socket, &mut buffer).await
-            && let Some(from) = arrival.from
             && let Some(answer) =
                 Packet::answer(&buffer[..arrival.length], arrival.at, Timestamp::now(), name)
         {
-            socket.send_to(&answer, from).await.ok();
+            socket::answer(socket, &arrival, &answer).await.ok();
         }
     }
 }

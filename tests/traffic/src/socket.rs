@@ -1,13 +1,16 @@
-//! UDP sockets that buffer datagrams while their program does not run, and return their arrival times.
+//! UDP sockets that buffer datagrams while their program does not run, return their arrival times, and answer from the address that was
+//! asked.
 
-use std::io::{self, IoSliceMut};
-use std::net::SocketAddr;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
+use nix::libc::{in_addr, in_pktinfo, in6_addr, in6_pktinfo};
 use nix::sys::socket::{
-    ControlMessageOwned, MsgFlags, SockaddrLike, SockaddrStorage, recvmsg, setsockopt, sockopt,
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrLike, SockaddrStorage, recvmsg, sendmsg,
+    setsockopt, sockopt,
 };
 use nix::sys::time::TimeSpec;
 use tokio::io::Interest;
@@ -24,6 +27,8 @@ pub struct Arrival {
     pub length: usize,
     /// The sender; `None` on a connected socket.
     pub from: Option<SocketAddr>,
+    /// The own address to which the datagram was sent, if the kernel returns it.
+    pub to: Option<IpAddr>,
     /// Time of arrival in the kernel, independent of the time of reading.
     pub at: Timestamp,
 }
@@ -36,7 +41,56 @@ pub async fn bind(address: impl ToSocketAddrs) -> Result<UdpSocket> {
         .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER))
         .context("enlarge the receive buffer of a UDP socket")?;
     stamp(&socket).context("enable arrival times on a UDP socket")?;
+    let of_ipv6 = socket.local_addr()?.is_ipv6();
+    let addressed = if of_ipv6 {
+        setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)
+    } else {
+        setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)
+    };
+    addressed.context("let the kernel return the destinations of datagrams")?;
     Ok(socket)
+}
+
+/// Answers a datagram, from the address to which it was sent: on a socket for all addresses, the kernel would choose one by the route.
+pub async fn answer(socket: &UdpSocket, arrival: &Arrival, bytes: &[u8]) -> io::Result<()> {
+    let Some(to) = arrival.from else { return Ok(()) };
+    let send = || send_now(socket, bytes, to, arrival.to);
+    socket.async_io(Interest::WRITABLE, send).await
+}
+
+fn send_now(socket: &UdpSocket, bytes: &[u8], to: SocketAddr, from: Option<IpAddr>) -> io::Result<()> {
+    let (four, six);
+    let control = match from {
+        Some(IpAddr::V4(from)) => {
+            four = in_pktinfo {
+                ipi_ifindex: 0,
+                ipi_spec_dst: in_addr {
+                    s_addr: u32::from_ne_bytes(from.octets()),
+                },
+                ipi_addr: in_addr { s_addr: 0 },
+            };
+            Some(ControlMessage::Ipv4PacketInfo(&four))
+        }
+        // The address of the sender names the link of a link-local address.
+        Some(IpAddr::V6(from)) => {
+            six = in6_pktinfo {
+                ipi6_addr: in6_addr {
+                    s6_addr: from.octets(),
+                },
+                ipi6_ifindex: 0,
+            };
+            Some(ControlMessage::Ipv6PacketInfo(&six))
+        }
+        None => None,
+    };
+    sendmsg(
+        socket.as_raw_fd(),
+        &[IoSlice::new(bytes)],
+        control.as_slice(),
+        MsgFlags::MSG_DONTWAIT,
+        Some(&SockaddrStorage::from(to)),
+    )?;
+    Ok(())
 }
 
 /// Lets the kernel store the arrival time of each datagram.
@@ -52,7 +106,7 @@ pub async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<Arriva
 }
 
 fn receive_now(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<Arrival> {
-    let mut control = nix::cmsg_space!(TimeSpec);
+    let mut control = nix::cmsg_space!(TimeSpec, in_pktinfo, in6_pktinfo);
     let mut parts = [IoSliceMut::new(buffer)];
     let message = recvmsg::<SockaddrStorage>(
         socket.as_raw_fd(),
@@ -60,10 +114,19 @@ fn receive_now(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<Arrival> {
         Some(&mut control),
         MsgFlags::MSG_DONTWAIT,
     )?;
-    let stamped = message.cmsgs()?.find_map(|control| match control {
-        ControlMessageOwned::ScmTimestampns(time) => Some(time),
-        _ => None,
-    });
+    let (mut stamped, mut to) = (None, None);
+    for control in message.cmsgs()? {
+        match control {
+            ControlMessageOwned::ScmTimestampns(time) => stamped = Some(time),
+            ControlMessageOwned::Ipv4PacketInfo(info) => {
+                to = Some(Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes()).into());
+            }
+            ControlMessageOwned::Ipv6PacketInfo(info) => {
+                to = Some(Ipv6Addr::from(info.ipi6_addr.s6_addr).into());
+            }
+            _ => {}
+        }
+    }
     let at = stamped.and_then(|time| {
         let part = i32::try_from(time.tv_nsec()).ok()?;
         Timestamp::new(time.tv_sec(), part).ok()
@@ -71,6 +134,7 @@ fn receive_now(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<Arrival> {
     Ok(Arrival {
         length: message.bytes,
         from: message.address.as_ref().and_then(address),
+        to,
         at: at.unwrap_or_else(Timestamp::now),
     })
 }
@@ -111,5 +175,26 @@ mod tests {
             }
         }
         panic!("the time was that of the reader fifty times");
+    }
+
+    /// All of 127.0.0.0/8 is local; the kernel would answer from 127.0.0.1 (to a client at an address of the same host).
+    #[tokio::test]
+    async fn an_answer_comes_from_the_address_that_was_asked() {
+        for (own, asked, client) in [
+            ("0.0.0.0", "127.0.0.9", "127.0.0.5"),
+            ("::", "127.0.0.9", "127.0.0.5"),
+            ("::", "::1", "::1"),
+        ] {
+            let server = bind((own, 0)).await.unwrap();
+            let port = server.local_addr().unwrap().port();
+            let client = UdpSocket::bind((client, 0)).await.unwrap();
+            let asked = SocketAddr::new(asked.parse().unwrap(), port);
+            client.send_to(b"hello", asked).await.unwrap();
+            let mut buffer = [0; 16];
+            let arrival = receive(&server, &mut buffer).await.unwrap();
+            answer(&server, &arrival, b"me").await.unwrap();
+            let (length, from) = client.recv_from(&mut buffer).await.unwrap();
+            assert_eq!((&buffer[..length], from), (&b"me"[..], asked), "socket at {own}");
+        }
     }
 }

@@ -130,6 +130,10 @@ async fn attempt(services: &Api<Service>, name: &str) -> Result<Vec<IpAddr>> {
     if addresses.is_empty() {
         bail!("the Service has no address");
     }
+    if addresses == ["None"] {
+        // A headless Service has only its pods.
+        return Ok(Vec::new());
+    }
     let parse = |address: &String| {
         address
             .parse()
