@@ -79,6 +79,7 @@ const CALICO_V3: &str = include_str!("../../manifests/calico-v3.yaml");
 const SAMPLE: &str = include_str!("../../manifests/sample.yaml");
 const LONELY: &str = include_str!("../../manifests/lonely.yaml");
 const TRAFFIC: &str = include_str!("../../manifests/traffic.yaml");
+const CROWD: &str = include_str!("../../manifests/crowd.yaml");
 
 /// The values of the manifests' placeholders.
 #[derive(Clone, Debug)]
@@ -219,6 +220,18 @@ impl Values {
         values.fill(TRAFFIC)
     }
 
+    /// This number of pods on a node, each with one probe from the host in this number of milliseconds. To be applied after
+    /// [`Values::traffic`].
+    pub fn crowd(&self, pods: u8, node: &str, interval_ms: u64) -> Result<String> {
+        let mut values = self.clone();
+        values.0.extend([
+            ("crowd-pods".to_owned(), pods.to_string()),
+            ("crowd-node".to_owned(), node.to_owned()),
+            ("probe-interval-ms".to_owned(), interval_ms.to_string()),
+        ]);
+        values.fill(CROWD)
+    }
+
     /// Replaces every `{{ name }}`; an unknown name is an error.
     pub fn fill(&self, template: &str) -> Result<String> {
         let mut filled = String::with_capacity(template.len());
@@ -276,6 +289,7 @@ mod tests {
             values.sample(),
             values.lonely(),
             values.traffic(10),
+            values.crowd(100, "lab-worker-1", 10),
         ];
         for manifest in all {
             let manifest = manifest.unwrap();

@@ -106,7 +106,7 @@ fn kubelet_configuration(cgroup: &str) -> serde_json::Value {
         "imageMinimumGCAge": "24h",
         "serializeImagePulls": false,
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
-        "maxPods": 60,
+        "maxPods": 110,
         // With the controller manager's grace period of 16 s, four heartbeats may be missed.
         "nodeLeaseDurationSeconds": 16,
         "nodeStatusUpdateFrequency": "5s",

@@ -21,6 +21,8 @@ const API_LIMIT: Duration = Duration::from_mins(2);
 /// From a started kubelet to a Ready node: image unpacking, flannel, the first lease.
 const NODES_LIMIT: Duration = Duration::from_mins(4);
 const ROLLOUT_LIMIT: Duration = Duration::from_mins(3);
+/// A kubelet on two busy cores starts about one pod a second.
+const CROWD_LIMIT: Duration = Duration::from_mins(8);
 
 /// Size and form of the cluster.
 #[derive(Clone, Debug)]
@@ -55,6 +57,8 @@ pub struct UpOptions {
     pub sample: bool,
     /// Milliseconds between two probes of a flow of the traffic generator; `None` without traffic.
     pub traffic: Option<u64>,
+    /// More pods on the second node, each of which gets probes from the host, if there is traffic; 0 for none.
+    pub crowd: u8,
     /// Receives progress messages.
     pub progress: Progress,
 }
@@ -254,6 +258,9 @@ impl Cluster {
         }
         if let Some(interval_ms) = options.traffic {
             self.install_traffic(interval_ms).await?;
+            if options.crowd > 0 {
+                self.install_crowd(options.crowd, interval_ms).await?;
+            }
         }
         let mut state = self.state.lock().await;
         state.phase = Phase::Up;
@@ -334,6 +341,20 @@ impl Cluster {
             self.api.rolled_out(workload, "traffic", ROLLOUT_LIMIT).await?;
         }
         self.progress.say("traffic flows");
+        Ok(())
+    }
+
+    /// Starts this number of pods on the second node, and their prober.
+    async fn install_crowd(&self, pods: u8, interval_ms: u64) -> Result<()> {
+        let node = node_name(1);
+        self.api
+            .apply(&self.values().await.crowd(pods, &node, interval_ms)?)
+            .await
+            .context("apply the crowd of pods")?;
+        for workload in ["deployment/crowd", "daemonset/traffic-crowd"] {
+            self.api.rolled_out(workload, "traffic", CROWD_LIMIT).await?;
+        }
+        self.progress.say(format_args!("{pods} more pods run on {node}"));
         Ok(())
     }
 }

@@ -66,6 +66,9 @@ pub struct ClusterArguments {
     /// Milliseconds between two probes of each flow. Default: 10, and 5 for `demo --strategy in-place`.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub probe_interval: Option<u64>,
+    /// More pods on the second node, each of which gets probes from the host
+    #[arg(long, value_name = "PODS", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub crowd: u8,
     /// Build replumb and install it
     #[arg(long)]
     pub replumb: bool,
@@ -126,6 +129,12 @@ impl ClusterArguments {
 
     /// Refuses a cluster that cannot work.
     fn validate(&self) -> Result<()> {
+        if self.crowd > 0 && (self.no_traffic || self.nodes < 2) {
+            bail!(
+                "--crowd {}: it runs on the second node, and gets probes; omit --no-traffic, and use --nodes 2 or more",
+                self.crowd
+            );
+        }
         if self.tunnel.is_some() && self.pod_network() != PodNetwork::CalicoEtcd {
             bail!(
                 "--tunnel with --network {}: only --network calico-etcd has this option (in demos: pod-cidr --datastore etcd); omit it",
@@ -209,6 +218,7 @@ impl ClusterArguments {
             calico_etcd,
             calico_waits: !self.no_calico,
             sample: !self.no_sample,
+            crowd: self.crowd,
             traffic: (!self.no_traffic).then(|| self.probe_interval.unwrap_or(PROBE_INTERVAL)),
             progress,
         })

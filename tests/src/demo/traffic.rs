@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// The folder on its node's disk into which a prober writes its report.
 const FOLDER: &str = "var/log/traffic";
 
-const PROBERS: &str = "app in (traffic, traffic-host)";
+const PROBERS: &str = "app in (traffic, traffic-host, traffic-crowd)";
 
 /// Replaces every prober and discards the reports: the counts start from zero.
 pub async fn replace_probers(cluster: &Cluster) -> Result<()> {
@@ -71,6 +71,8 @@ pub async fn end(cluster: &Cluster) -> Result<Vec<Report>> {
             "daemonset",
             "traffic",
             "traffic-host",
+            "traffic-crowd",
+            "--ignore-not-found",
             "--cascade=foreground",
             "--wait=false",
         ])
