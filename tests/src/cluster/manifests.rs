@@ -220,14 +220,12 @@ impl Values {
         values.fill(TRAFFIC)
     }
 
-    /// This number of pods on a node, each with one probe from the host in this number of milliseconds. To be applied after
-    /// [`Values::traffic`].
-    pub fn crowd(&self, pods: u8, node: &str, interval_ms: u64) -> Result<String> {
+    /// This number of pods on a node, each with one datagram from the host every 20 ms. To be applied after [`Values::traffic`].
+    pub fn crowd(&self, pods: u8, node: &str) -> Result<String> {
         let mut values = self.clone();
         values.0.extend([
             ("crowd-pods".to_owned(), pods.to_string()),
             ("crowd-node".to_owned(), node.to_owned()),
-            ("probe-interval-ms".to_owned(), interval_ms.to_string()),
         ]);
         values.fill(CROWD)
     }
@@ -289,7 +287,7 @@ mod tests {
             values.sample(),
             values.lonely(),
             values.traffic(10),
-            values.crowd(100, "lab-worker-1", 10),
+            values.crowd(100, "lab-worker-1"),
         ];
         for manifest in all {
             let manifest = manifest.unwrap();

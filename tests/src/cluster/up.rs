@@ -57,7 +57,7 @@ pub struct UpOptions {
     pub sample: bool,
     /// Milliseconds between two probes of a flow of the traffic generator; `None` without traffic.
     pub traffic: Option<u64>,
-    /// More pods on the second node, each of which gets probes from the host, if there is traffic; 0 for none.
+    /// More pods on the second node, each of which gets datagrams from the host, if there is traffic; 0 for none.
     pub crowd: u8,
     /// Receives progress messages.
     pub progress: Progress,
@@ -259,7 +259,7 @@ impl Cluster {
         if let Some(interval_ms) = options.traffic {
             self.install_traffic(interval_ms).await?;
             if options.crowd > 0 {
-                self.install_crowd(options.crowd, interval_ms).await?;
+                self.install_crowd(options.crowd).await?;
             }
         }
         let mut state = self.state.lock().await;
@@ -345,10 +345,10 @@ impl Cluster {
     }
 
     /// Starts this number of pods on the second node, and their prober.
-    async fn install_crowd(&self, pods: u8, interval_ms: u64) -> Result<()> {
+    async fn install_crowd(&self, pods: u8) -> Result<()> {
         let node = node_name(1);
         self.api
-            .apply(&self.values().await.crowd(pods, &node, interval_ms)?)
+            .apply(&self.values().await.crowd(pods, &node)?)
             .await
             .context("apply the crowd of pods")?;
         for workload in ["deployment/crowd", "daemonset/traffic-crowd"] {

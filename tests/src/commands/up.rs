@@ -66,7 +66,7 @@ pub struct ClusterArguments {
     /// Milliseconds between two probes of each flow. Default: 10, and 5 for `demo --strategy in-place`.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub probe_interval: Option<u64>,
-    /// More pods on the second node, each of which gets probes from the host
+    /// More pods on the second node, each of which gets a datagram from the host every 20 ms
     #[arg(long, value_name = "PODS", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub crowd: u8,
     /// Build replumb and install it

@@ -65,6 +65,9 @@ pub struct Options {
     /// Send probes only to the targets of --also and --resolve, not to the Service and its pods
     #[arg(long)]
     pub without_service: bool,
+    /// Send only datagrams to the pods: for many of them
+    #[arg(long)]
+    pub without_connections: bool,
     /// Port of the Service and of its pods
     #[arg(long, default_value_t = 7000)]
     pub port: u16,
@@ -172,7 +175,11 @@ impl Prober {
         };
         Ok(Self {
             socket,
-            flows: Flows::new(options.from, limits),
+            flows: if options.without_connections {
+                Flows::new(options.from, limits).without_connections()
+            } else {
+                Flows::new(options.from, limits)
+            },
             options,
             known,
             publish: Some(publish),

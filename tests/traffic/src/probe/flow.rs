@@ -64,6 +64,8 @@ impl Flow {
 pub struct Flows {
     origin: Origin,
     limits: Limits,
+    /// Whether each pod also gets probes over a connection.
+    connections: bool,
     list: Vec<Flow>,
 }
 
@@ -73,7 +75,16 @@ impl Flows {
         Self {
             origin,
             limits,
+            connections: true,
             list: Vec::new(),
+        }
+    }
+
+    /// Only datagrams.
+    pub fn without_connections(self) -> Self {
+        Self {
+            connections: false,
+            ..self
         }
     }
 
@@ -114,6 +125,9 @@ impl Flows {
         let mut starts = Vec::new();
         for target in targets {
             self.begin(Kind::Pod, target.clone());
+            if !self.connections {
+                continue;
+            }
             let flow = self.begin(Kind::Connection, target.clone());
             if self.list[flow].connection.is_none() {
                 let (sender, probes) = unbounded_channel();
