@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use api::node_migration::ProbeTarget;
 use api::{Migration, NodeMigration, names};
 use engine::probe::{ProbePod, Prober};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -15,6 +16,9 @@ use crate::drafts::Drafts;
 use crate::snapshot::Snapshot;
 use crate::write::WriteError;
 use crate::{facts, own_pods};
+
+/// Age of a probe pod that ended before another one is created: a kubelet without room would reject that one, too.
+const REPLACED_AFTER: SignedDuration = SignedDuration::from_secs(10);
 
 /// Targets and probers of this pass.
 #[derive(Debug, Default)]
@@ -181,7 +185,7 @@ pub fn ask_probers(snapshot: &Snapshot, probes: &Probes, drafts: &mut Drafts) {
     }
 }
 
-/// Deletes probe pods whose node is finished, left the rollout, or loses its network (`outlived`).
+/// Deletes probe pods that ended, and those whose node is finished, left the rollout, or loses its network (`outlived`).
 ///
 /// # Errors
 ///
@@ -189,6 +193,7 @@ pub fn ask_probers(snapshot: &Snapshot, probes: &Probes, drafts: &mut Drafts) {
 pub async fn delete_spent_probe_pods(
     context: &Context,
     snapshot: &Snapshot,
+    now: Timestamp,
     outlived: impl Fn(&NodeMigration, Option<&Node>) -> bool,
 ) -> Result<(), WriteError> {
     for (node, pod) in &snapshot.probe_pods {
@@ -197,11 +202,19 @@ pub async fn delete_spent_probe_pods(
             let spec = &object.spec;
             spec.finished_at.is_some() || !spec.started || outlived(object, node_object)
         });
-        if spent {
+        if spent || has_ended(pod, now) {
             own_pods::delete(context, pod).await?;
         }
     }
     Ok(())
+}
+
+/// Whether a probe pod was rejected or evicted by its kubelet, some time ago.
+fn has_ended(pod: &Pod, now: Timestamp) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let made_at = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    matches!(phase, Some("Failed" | "Succeeded"))
+        && made_at.is_none_or(|made_at| now.duration_since(made_at) >= REPLACED_AFTER)
 }
 
 /// Creates the probe pod of a node, bound to the node directly because the node is cordoned.
@@ -263,6 +276,15 @@ pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Re
     own_pods::create(context, &format!("probe pod for node {name}"), pod).await
 }
 
+fn words(status: &PodStatus) -> String {
+    let parts = [&status.phase, &status.reason, &status.message];
+    let known: Vec<&str> = parts.into_iter().filter_map(Option::as_deref).collect();
+    if known.is_empty() {
+        return "no status yet".to_owned();
+    }
+    known.join(": ")
+}
+
 /// The probe pod as the decision sees it: with an address once it is Ready.
 pub fn probe_pod(pod: &Pod) -> ProbePod {
     let status = pod.status.clone().unwrap_or_default();
@@ -279,123 +301,9 @@ pub fn probe_pod(pod: &Pod) -> ProbePod {
     ProbePod {
         uid: pod.uid().unwrap_or_default(),
         address: address.filter(|_| ready),
-        message: waiting
-            .or(status.phase)
-            .unwrap_or_else(|| "no status yet".to_owned()),
+        message: waiting.unwrap_or_else(|| words(&status)),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-    use crate::fake_api::FakeApi;
-
-    const MIGRATION: &str = "demo";
-
-    fn pod(api: &FakeApi, name: &str, node: &str, labels: &serde_json::Value, owner: &str) {
-        api.put(
-            &format!("/api/v1/namespaces/{}/pods/{name}", names::NAMESPACE),
-            json!({
-                "apiVersion": "v1", "kind": "Pod",
-                "metadata": {
-                    "name": name, "namespace": names::NAMESPACE, "labels": labels,
-                    "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": owner, "uid": owner, "controller": true }],
-                },
-                "spec": { "nodeName": node, "containers": [] },
-                "status": {
-                    "phase": "Running", "podIP": "10.244.0.9", "podIPs": [{ "ip": "10.244.0.9" }],
-                    "conditions": [{ "type": "Ready", "status": "True" }],
-                },
-            }),
-        );
-    }
-
-    fn path(node: &str) -> String {
-        format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}")
-    }
-
-    /// A Node with its agent; on the new network if `finished`.
-    fn node(api: &FakeApi, name: &str, finished: bool) {
-        api.put(
-            &format!("/api/v1/nodes/{name}"),
-            json!({
-                "apiVersion": "v1", "kind": "Node", "metadata": { "name": name },
-                "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
-            }),
-        );
-        pod(api, &format!("agent-{name}"), name, &json!({}), names::AGENT);
-        api.put(
-            &path(name),
-            json!({
-                "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": { "name": name },
-                "spec": {
-                    "nodeName": name, "migration": MIGRATION, "goal": "Hold",
-                    "finishedAt": finished.then_some("2026-01-01T00:00:00Z"),
-                },
-                "status": { "message": "", "flannelToCalico": { "phase": "Flannel", "goal": "Hold", "changes": [] } },
-            }),
-        );
-    }
-
-    fn probe_pod_on(api: &FakeApi, node: &str) {
-        let labels = json!({ names::COMPONENT_LABEL: names::PROBE_COMPONENT });
-        pod(api, &format!("replumb-probe-{node}"), node, &labels, MIGRATION);
-    }
-
-    fn probers(api: &FakeApi, node: &str) -> Vec<(String, &'static str)> {
-        let snapshot = Snapshot::take(&api.cache(), MIGRATION, names::NAMESPACE);
-        let probes = choose(&snapshot, |object| object.spec.finished_at.is_none());
-        let probers = probes.probers.get(node).into_iter().flatten();
-        probers.map(|prober| (prober.node.clone(), prober.side)).collect()
-    }
-
-    #[test]
-    fn a_prober_stays_when_nodes_join_and_is_replaced_when_unready() {
-        let api = FakeApi::default();
-        node(&api, "proved", false);
-        probe_pod_on(&api, "proved");
-        assert_eq!(probers(&api, "proved"), [("proved".to_owned(), "own")]);
-        node(&api, "old", false);
-        node(&api, "new", true);
-        let both = [("old".to_owned(), "old"), ("new".to_owned(), "new")];
-        assert_eq!(probers(&api, "proved"), both);
-        let asked = api.get(&format!(
-            "/api/v1/namespaces/{}/pods/replumb-probe-proved",
-            names::NAMESPACE
-        ));
-        let uid = asked.unwrap()["metadata"]["uid"].clone();
-        let target =
-            json!({ "node": "proved", "address": "10.244.0.9", "port": names::PROBE_PORT, "podUid": uid });
-        for name in ["old", "new"] {
-            api.edit(&path(name), &json!({ "spec": { "probes": [target] } }));
-        }
-        for number in 0..40 {
-            node(&api, &format!("joined-{number:02}"), number % 2 == 0);
-        }
-        assert_eq!(probers(&api, "proved"), both, "already asked");
-        // The prober is not Ready any more.
-        api.edit(
-            "/api/v1/nodes/old",
-            &json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } }),
-        );
-        let others = probers(&api, "proved");
-        assert_ne!(others[0].0, "old");
-        assert_eq!((others[0].1, &others[1]), ("old", &both[1]));
-    }
-
-    #[test]
-    fn probers_are_spread_over_nodes() {
-        let api = FakeApi::default();
-        for number in 0..40 {
-            node(&api, &format!("n-{number:02}"), false);
-            probe_pod_on(&api, &format!("n-{number:02}"));
-        }
-        let different: BTreeSet<String> = (0..40)
-            .flat_map(|number| probers(&api, &format!("n-{number:02}")))
-            .map(|(name, _)| name)
-            .collect();
-        assert!(different.len() > 15, "{different:?}");
-    }
-}
+mod tests;

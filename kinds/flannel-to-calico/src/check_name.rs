@@ -71,6 +71,8 @@ pub enum CheckName {
     Permissions,
     /// Every Node has a podCIDR inside flannel's network.
     PodCidr,
+    /// In place, the kubelet of every node may run the pods of replumb beside those of the node.
+    PodLimit,
     /// No other program enforces network policies, or it goes away with flannel.
     PolicyEnforcers,
     /// No network policy that begins to hold refuses a connection that was seen.

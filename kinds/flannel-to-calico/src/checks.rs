@@ -15,6 +15,7 @@ mod legacy;
 mod network;
 mod nodes;
 mod owners;
+mod pod_limit;
 mod pods;
 mod preview;
 mod rollout;
@@ -97,6 +98,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     checks.extend(host::check(settings, facts, calico));
     checks.extend(legacy::check(settings, facts, policy));
     checks.extend(kernel::check(facts, policy));
+    checks.extend(pod_limit::check(facts, policy));
     checks.extend(enforcers::check(flannel, facts));
     checks.extend(preview::check(facts, policy));
     match (policy.strategy, policy.legacy_pods) {

@@ -65,7 +65,7 @@ pub(super) async fn advance(
     };
     evict::update(context, memory, snapshot.pods());
     let probes = probe::choose(&snapshot, is_untouched);
-    probe::delete_spent_probe_pods(context, &snapshot, loses_calicos_address).await?;
+    probe::delete_spent_probe_pods(context, &snapshot, now, loses_calicos_address).await?;
     let (watched, mut drafts) = watch(pass, memory, &snapshot, status).await?;
     if is_kept_written(status) {
         drift::record(&snapshot, &mut drafts);
