@@ -193,7 +193,6 @@ pub async fn create(
             "terminationGracePeriodSeconds": 10,
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
-            "priorityClassName": "system-node-critical",
             "tolerations": [{ "operator": "Exists" }],
             "containers": [{
                 "name": "traffic",
