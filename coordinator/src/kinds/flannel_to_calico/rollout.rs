@@ -66,14 +66,14 @@ pub(super) async fn advance(
     evict::update(context, memory, snapshot.pods());
     let probes = probe::choose(&snapshot, is_untouched);
     probe::delete_spent_probe_pods(context, &snapshot, now, loses_calicos_address).await?;
-    let (watched, mut drafts) = watch(pass, memory, &snapshot, status).await?;
+    let order = node_order(&snapshot, &context.node_name);
+    let (watched, mut drafts) = watch(pass, memory, &snapshot, &order, status).await?;
     if is_kept_written(status) {
         drift::record(&snapshot, &mut drafts);
     }
     probe::ask_probers(&snapshot, &probes, &mut drafts);
     let lossy = traffic::stop(context, migration, &watched, status, now).await;
     let policy = policy(pass, &memory.clock);
-    let order = node_order(&snapshot, &context.node_name);
     let mut nodes = states(pass, &snapshot, back.as_ref(), &order);
     // First, so that a node that changes direction takes no further step forward.
     let (turned, held_back) =
@@ -127,6 +127,7 @@ async fn watch(
     pass: &Pass<'_>,
     memory: &mut Memory,
     snapshot: &Snapshot,
+    order: &[String],
     status: &mut MigrationStatus,
 ) -> Result<(TrafficResult, Drafts), PassError> {
     traffic::watch(
@@ -134,7 +135,7 @@ async fn watch(
         &mut memory.traffic,
         pass.migration,
         &networks(),
-        fates(pass, snapshot),
+        fates(pass, snapshot, order),
         snapshot,
         status,
     )

@@ -468,6 +468,37 @@ async fn losses_just_before_the_end_are_in_the_sum_in_both_directions() {
     assert_eq!(lost(&api), Some(14));
 }
 
+/// A traffic pod answers for some seconds after its deletion, and the host of its node waits for its end.
+#[tokio::test]
+async fn a_new_traffic_pod_goes_while_the_node_before_is_rolled_back() {
+    let api = watched(in_place());
+    let mut memory = Memory::default();
+    for _ in 0..100 {
+        passes(&api, &mut memory, 1).await;
+        if is_done(&api, "a") && is_done(&api, "b") {
+            break;
+        }
+    }
+    passes(&api, &mut memory, 5).await;
+    let lives = |node: &str| {
+        let pods = traffic_pods(&api);
+        let mut pods = pods.iter();
+        pods.any(|pod| pod["spec"]["nodeName"] == node && network(pod) == names::NETWORK_CALICO)
+    };
+    assert!(lives("a") && lives("b"), "{:?}", traffic_pods(&api));
+    api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    let mut is_ahead = false;
+    for _ in 0..200 {
+        passes(&api, &mut memory, 1).await;
+        is_ahead |= is_done(&api, "a") && !is_done(&api, "b") && !lives("a");
+        if status(&api)["phase"] == "RolledBack" {
+            break;
+        }
+    }
+    assert_eq!(status(&api)["phase"], "RolledBack", "{}", status(&api));
+    assert!(is_ahead);
+}
+
 #[tokio::test]
 async fn ignoring_traffic_deletes_the_pods_and_continues() {
     let api = watched(cluster());
