@@ -17,7 +17,7 @@ use crate::snapshot::Snapshot;
 use crate::write::WriteError;
 use crate::{facts, own_pods};
 
-/// Age of a probe pod that ended before another one is created: a kubelet without room would reject that one, too.
+/// Time from the creation of a probe pod that ended to that of the next one: a kubelet without room would reject that one, too.
 const REPLACED_AFTER: SignedDuration = SignedDuration::from_secs(10);
 
 /// Targets and probers of this pass.

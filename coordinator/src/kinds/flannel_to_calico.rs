@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use api::migration::{FlannelToCalico, FlannelToCalicoStatus};
 use api::node_migration::NodeMigrationSpec;
+use api::traffic::TrafficGate;
 use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::Check;
 use engine::cluster::silent_nodes;
@@ -106,6 +107,7 @@ impl Kind for FlannelToCalico {
                 grace_period_seconds: migration.spec.drain.grace_period_seconds,
             },
             max_unavailable: limits::max_unavailable(migration),
+            watches_traffic: migration.spec.gates.traffic == TrafficGate::Watch,
             policy_preview: self.policy_preview.clone(),
         };
         let found = checks::check(&settings, facts, &policy);

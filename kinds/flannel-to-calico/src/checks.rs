@@ -50,6 +50,8 @@ pub struct CheckPolicy {
     pub time: Time,
     /// How many nodes are migrated at the same time, by the spec.
     pub max_unavailable: Result<MaxUnavailable, MaxUnavailableError>,
+    /// Whether traffic pods run on every node.
+    pub watches_traffic: bool,
     /// The preview of network policies, by the spec.
     pub policy_preview: PolicyPreview,
 }

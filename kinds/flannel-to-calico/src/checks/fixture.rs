@@ -31,6 +31,7 @@ pub(crate) fn policy() -> CheckPolicy {
     CheckPolicy {
         strategy: Strategy::Drain,
         legacy_pods: LegacyPods::Keep,
+        watches_traffic: true,
         allow_single_node: false,
         permissions: Permissions::default(),
         on_blocked: OnBlocked::Pause,

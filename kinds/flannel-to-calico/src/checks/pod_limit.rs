@@ -10,9 +10,6 @@ use crate::settings::Strategy;
 use engine::check::{Check, Finding, Report};
 use engine::words::number;
 
-/// The probe pod, and a traffic pod in each network. calico-node takes the place of flannel's pod.
-const NEEDED: u64 = 3;
-
 pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::PodLimit);
     if policy.strategy == Strategy::Drain {
@@ -25,10 +22,16 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     for pod in facts.pods.iter().filter(|pod| !pod.finished) {
         *used.entry(&pod.node).or_default() += 1;
     }
+    // The probe pod, and a traffic pod beside it. calico-node takes the place of flannel's pod.
+    let (needed, own_pods) = if policy.watches_traffic {
+        (2, "a probe pod and a traffic pod of replumb")
+    } else {
+        (1, "a probe pod of replumb")
+    };
     for node in flannel_nodes(facts) {
         let limit = node.allocatable_pods;
         let used = used.get(node.name.as_str()).copied().unwrap_or_default();
-        let missing = used.saturating_add(NEEDED).saturating_sub(limit);
+        let missing = used.saturating_add(needed).saturating_sub(limit);
         // The check MalformedObjects names amounts that could not be parsed; a node that is not Ready may report none.
         if limit == 0 && (!node.ready || !node.not_understood.is_empty()) {
             continue;
@@ -41,16 +44,13 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
             let finding = Finding::new(
                 "status.allocatable.pods",
                 format!("{limit}, {} on the node", number(used, "pod", "pods")),
-                format!("room for {NEEDED} more pods: the probe pod and two traffic pods of replumb"),
+                format!("room for {own_pods}"),
                 &fix,
             );
             report.fail("Node", &node.name, finding);
         }
     }
-    report.finish(
-        "Nodes",
-        "each node has room for the probe pod and the traffic pods of replumb".to_owned(),
-    )
+    report.finish("Nodes", format!("each node has room for {own_pods}"))
 }
 
 #[cfg(test)]

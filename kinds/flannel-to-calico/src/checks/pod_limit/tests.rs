@@ -1,4 +1,5 @@
 use engine::check::Verdict::{self, Fail, Pass};
+use engine::cluster::{Needed, NotUnderstood};
 use engine::drain::Pod;
 use rstest::rstest;
 
@@ -27,8 +28,8 @@ fn judge(pods: Vec<Pod>, change: impl FnOnce(&mut ClusterFacts)) -> Vec<Check> {
 
 /// The pods of replumb itself are not among the facts.
 #[rstest]
-#[case::room(107, Pass)]
-#[case::room_for_two(108, Fail)]
+#[case::room(108, Pass)]
+#[case::room_for_one(109, Fail)]
 #[case::none(110, Fail)]
 #[case::more_than_the_limit(140, Fail)]
 fn a_full_node_has_no_room_for_the_probe_pod(#[case] count: usize, #[case] expected: Verdict) {
@@ -36,7 +37,7 @@ fn a_full_node_has_no_room_for_the_probe_pod(#[case] count: usize, #[case] expec
     assert_eq!(verdicts(&checks), [("PodLimit", expected)]);
     if expected == Fail {
         let text = format!("{} {} {}", checks[0].object, checks[0].found, checks[0].fix);
-        let missing = (count + 3).saturating_sub(110);
+        let missing = (count + 2).saturating_sub(110);
         assert!(
             text.contains("Node b") && text.contains(&format!("{count} pods on the node")),
             "{text}"
@@ -69,4 +70,37 @@ fn only_running_pods_of_nodes_that_are_still_on_flannel_need_room() {
         (node.ready, node.allocatable_pods) = (false, 0);
     };
     assert_eq!(verdicts(&judge(done, broken)), [("PodLimit", Pass)]);
+}
+
+#[rstest]
+#[case::watched(true, Fail)]
+#[case::ignored(false, Pass)]
+fn without_traffic_pods_one_place_is_enough(#[case] watches_traffic: bool, #[case] expected: Verdict) {
+    let facts = ClusterFacts {
+        pods: pods("a", 109).into(),
+        ..fixture::cluster()
+    };
+    let policy = CheckPolicy {
+        strategy: Strategy::InPlace,
+        watches_traffic,
+        ..fixture::policy()
+    };
+    assert_eq!(verdicts(&check(&facts, &policy)), [("PodLimit", expected)]);
+}
+
+/// The check `MalformedObjects` names an amount that could not be read.
+#[test]
+fn a_ready_node_that_reports_no_limit_fails_and_a_malformed_one_is_left_out() {
+    let none = |facts: &mut ClusterFacts| facts.nodes.get_mut("b").unwrap().allocatable_pods = 0;
+    assert_eq!(verdicts(&judge(Vec::new(), none)), [("PodLimit", Fail)]);
+    let malformed = |facts: &mut ClusterFacts| {
+        let node = facts.nodes.get_mut("b").unwrap();
+        node.allocatable_pods = 0;
+        node.not_understood = vec![NotUnderstood {
+            field: "status.allocatable.pods".to_owned(),
+            found: "many".to_owned(),
+            needed: Needed::Quantity,
+        }];
+    };
+    assert_eq!(verdicts(&judge(Vec::new(), malformed)), [("PodLimit", Pass)]);
 }
