@@ -15,6 +15,7 @@ use flannel_to_calico::facts::FirewallObject;
 use thiserror::Error;
 
 pub use self::backend::{chain, legacy_tables, save};
+use self::detour::Detour;
 pub use self::flannel::{delete, restore, rules};
 pub use self::nftables::Nftables;
 use super::files::FileError;
@@ -64,8 +65,10 @@ pub struct Firewall {
     pub flannel: Vec<FirewallObject>,
     /// Tables with a chain of flannel whose rules iptables cannot read, with the reason.
     pub unread: Vec<String>,
-    /// The chains of replumb's table of frames.
+    /// Links for which replumb accepts frames to other MAC addresses.
     pub frame_rules: Vec<String>,
+    /// A detour around a bridge: of an agent that was killed, or that could not end it.
+    pub detour: Option<Detour>,
     /// Calico's own tables, and iptables tables that contain chains of Calico.
     pub calico: Vec<FirewallObject>,
 }
@@ -83,6 +86,7 @@ pub async fn read(proc: &Path) -> Result<Firewall, FirewallError> {
         flannel,
         unread,
         frame_rules: nft.frame_rules(),
+        detour: nft.detour(),
         calico: calico::list(proc, &nft).await?,
     })
 }

@@ -173,11 +173,16 @@ pub fn duplicate_address_detection_of(link: &str) -> String {
 /// value. Those of IPv6 only if the pod `speaks_ipv6`.
 pub fn answering_for_all(link: &str, speaks_ipv6: bool) -> Vec<(String, &'static str)> {
     let mut parameters = answering(link, speaks_ipv6);
-    parameters.push((format!("ipv4/conf/{link}/forwarding"), "1"));
+    parameters.push((forwards(link), "1"));
     if speaks_ipv6 {
         parameters.push((format!("ipv6/conf/{link}/forwarding"), "1"));
     }
     parameters
+}
+
+/// Whether IPv4 packets that arrive on a link are forwarded, as a path below `/proc/sys/net`.
+pub fn forwards(link: &str) -> String {
+    format!("ipv4/conf/{link}/forwarding")
 }
 
 /// Parameters that Felix sets on the link of a pod, as paths below `/proc/sys/net`.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::UdpSocket;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -11,6 +12,7 @@ use agent::host::firewall::detour;
 use agent::host::snapshot::Link;
 use agent::kinds::flannel_to_calico::apply::apply;
 use agent::kinds::flannel_to_calico::journal::Journal;
+use agent::kinds::flannel_to_calico::work::end_detour;
 use flannel_to_calico::host::{HostDecision, HostStep, PodAction, decide, leftovers};
 use flannel_to_calico::phase::Goal;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -69,8 +71,7 @@ fn names(pods: &[Pod]) -> Vec<String> {
 async fn around(host: &Host, pods: &[Pod], change: impl AsyncFnOnce()) {
     let links = names(pods);
     let links: Vec<&str> = links.iter().map(String::as_str).collect();
-    let existing = host.observe().await.facts.calico.frame_rules;
-    let made = detour::around(&links, &host.paths.sysctl, &existing, async || {
+    let made = detour::around(&links, &host.paths.sysctl, async || {
         change().await;
         Ok::<_, ()>(())
     });
@@ -80,7 +81,7 @@ async fn around(host: &Host, pods: &[Pod], change: impl AsyncFnOnce()) {
 /// What remains of a detour.
 fn traces() -> (String, bool) {
     let filter = run(&format!("sysctl -n {FILTER}")).trim().to_owned();
-    (filter, run("nft list table netdev replumb").contains("detour"))
+    (filter, run("nft list tables").contains("replumb_detour"))
 }
 
 /// Ports that drop every frame: the moment lasts.
@@ -130,6 +131,11 @@ fn the_detour_of_a_killed_agent_is_removed(#[case] goal: Goal) {
             begun = killed => begun.unwrap(),
         }
         assert_eq!(traces(), ("2".to_owned(), true));
+        // The next agent, whatever its goal.
+        let seen = host.observe().await;
+        end_detour(&seen, &host.paths).await.unwrap();
+        assert_eq!(traces(), ("1".to_owned(), false));
+        assert_eq!(host.observe().await.detour, None);
         if goal == Goal::Flannel {
             run("ip link delete calinew");
             assert_eq!(drive(&host, goal).await, None);
@@ -140,8 +146,41 @@ fn the_detour_of_a_killed_agent_is_removed(#[case] goal: Goal) {
             assert_eq!(leftovers(&facts, &host.settings()), Vec::<String>::new());
         }
         traffic.assert_no_gap("the detour of a killed agent");
-        assert_eq!(run(&format!("sysctl -n {FILTER}")).trim(), "1");
-        assert!(!run("nft list ruleset").contains("detour"));
+        assert_eq!(traces(), ("1".to_owned(), false));
+    });
+}
+
+/// The kernel deletes a chain with a hook when its last link ends, and another program may empty the tables.
+#[rstest]
+#[case::links_end("ip link delete vetha; ip link delete vethb; ip link delete vethc")]
+#[case::tables_are_emptied("nft flush ruleset")]
+#[ignore = "needs root and network namespaces"]
+fn the_filter_is_restored_whatever_happens_to_the_rules(#[case] event: &'static str) {
+    in_namespace(move || async move {
+        let (host, pods) = ready(false, 1).await;
+        around(&host, &pods, async || event.split("; ").map(run).for_each(drop)).await;
+        assert_eq!(traces(), ("1".to_owned(), false));
+    });
+}
+
+/// The kernel accepts fewer links than a node may have pods.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn many_links_have_detours_one_after_the_other() {
+    in_namespace(|| async {
+        let names: Vec<String> = (0..detour::MOST_LINKS)
+            .map(|number| format!("veth{number}"))
+            .collect();
+        for name in &names {
+            run(&format!("ip link add {name} type veth peer name peer-{name}"));
+        }
+        let links: Vec<&str> = names.iter().map(String::as_str).collect();
+        let made = detour::around(&links, Path::new("/proc/sys/net"), async || {
+            assert!(traces().1);
+            Ok::<_, ()>(())
+        });
+        made.await.unwrap().unwrap();
+        assert!(!traces().1);
     });
 }
 
@@ -181,7 +220,8 @@ fn a_stream_without_pauses_is_complete() {
         let sent = sender.join().unwrap();
         let received = received.join().unwrap();
         eprintln!("{sent} datagrams in {TURNS} turns");
-        assert_eq!(sent - received, 0, "of {sent}");
+        assert!(sent > 10_000, "{sent} datagrams");
+        assert_eq!(received, sent);
     });
 }
 

@@ -14,7 +14,7 @@ mod step_object;
 mod subnets;
 
 pub use adopt::{AdoptionSettings, obstacles, pods_that_stay};
-pub use adopt_step::{DETOUR, PodAction, PodChange, PodEnd, frame_rule};
+pub use adopt_step::{PodAction, PodChange, PodEnd, frame_rule};
 pub use dead_mans_switch::{Orders, PodNetworkService, remaining_time, service};
 pub use detach::leftovers;
 pub use device::calico_device_problem;
@@ -296,9 +296,6 @@ pub fn decide(
     };
     if goal == Goal::Flannel {
         return rollback::decide(facts, settings, remembered);
-    }
-    if let Some(step) = adopt::end_detour(facts) {
-        return HostDecision::Run(step);
     }
     let facts = &remembered.complete(facts, settings);
     let at = phase(facts, settings);

@@ -1,20 +1,29 @@
-//! A way around a bridge while a link joins or leaves it. In this moment, some 15 µs, the kernel drops each frame that arrives on the
-//! link: the port is not forwarding, and still takes the frames (`del_nbp` and `br_add_if` of Linux). Rules before the bridge send
-//! these packets through the loopback interface, from which the host routes them.
+//! A way around a bridge while links join or leave it. In this moment, some 15 µs, the kernel drops each frame that arrives on the link:
+//! the port is not forwarding, and still takes the frames (`del_nbp` and `br_add_if` of Linux). Rules before the bridge send IP packets
+//! through the loopback interface, from which the host routes them. ARP, neighbour discovery, broadcast and multicast belong to the
+//! link, and are left to the bridge.
 //!
-//! The rules are a chain of replumb's table of frames. If the reverse path filter of the loopback interface had to be changed, the name
-//! of the chain ends with its value before: an agent that was killed finds it there.
+//! The rules are a table of their own. If the reverse path filter of the loopback interface had to be changed, a chain without a hook has
+//! its value before in its name: an agent that was killed finds it there. The kernel deletes chains with a hook when their links end.
 
 use std::path::{Path, PathBuf};
 
-use flannel_to_calico::host::DETOUR;
-
 use super::FirewallError;
-use super::frames::{self, FAMILY, TABLE};
 use crate::host::files::{self, FileError};
 use crate::host::program::{ProgramError, run};
 use crate::host::sysctl;
 
+/// The family of the rules: frames that arrive on a link, before a bridge takes them.
+pub const FAMILY: &str = "netdev";
+/// The table of the rules.
+pub const TABLE: &str = "replumb_detour";
+/// Most links of one detour: the kernel accepts fewer than 256 (`NFT_NETDEVICE_MAX`).
+pub const MOST_LINKS: usize = 128;
+
+/// The start of the name of the chain with the rules; the rest is the reverse path filter before, if it was changed.
+const RULES: &str = "filter";
+/// The chain with the hook.
+const HOOK: &str = "ports";
 /// After the rules that accept frames.
 const PRIORITY: &str = "-490";
 const LOOPBACK: &str = "lo";
@@ -22,10 +31,76 @@ const LOOPBACK: &str = "lo";
 const STRICT: &str = "1";
 const LOOSE: &str = "2";
 
-/// Changes which links belong to a bridge, and loses no unicast packet that arrives on them. `sysctl` is the folder of the parameters
-/// of the network, `existing` are the chains of replumb's table of frames.
+/// A detour that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detour {
+    /// The reverse path filter of the loopback interface before; `None` if it was not changed.
+    filter: Option<String>,
+}
+
+impl Detour {
+    /// The detour with these chains.
+    pub(super) fn of<'names>(chains: impl IntoIterator<Item = &'names str>) -> Self {
+        let mut filters = chains.into_iter().filter_map(|name| name.strip_prefix(RULES));
+        Self {
+            filter: filters
+                .next()
+                .filter(|filter| !filter.is_empty())
+                .map(str::to_owned),
+        }
+    }
+
+    fn rules(&self) -> String {
+        format!("{RULES}{}", self.filter.as_deref().unwrap_or_default())
+    }
+
+    /// Ends the detour: packets first, then the parameter, then its record. `sysctl` is the folder of the parameters of the network.
+    ///
+    /// # Errors
+    ///
+    /// nft fails, or the parameter cannot be written.
+    pub async fn end(&self, sysctl: &Path) -> Result<(), FirewallError> {
+        let hook = format!("{FAMILY} {TABLE} {HOOK}");
+        let unhooked = nft(&format!(
+            "add table {FAMILY} {TABLE}\nadd chain {hook}\ndelete chain {hook}\n"
+        ))
+        .await;
+        if let Some(filter) = &self.filter {
+            sysctl::write(&filter_of_loopback(sysctl), filter)?;
+        }
+        unhooked?;
+        Ok(nft(&format!(
+            "add table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n"
+        ))
+        .await?)
+    }
+
+    async fn begin(&self, links: &[&str], sysctl: &Path) -> Result<(), FirewallError> {
+        let rules = self.rules();
+        nft(&format!(
+            "add table {FAMILY} {TABLE}\nadd chain {FAMILY} {TABLE} {rules}\n"
+        ))
+        .await?;
+        if self.filter.is_some() {
+            sysctl::write(&filter_of_loopback(sysctl), LOOSE)?;
+        }
+        for family in families(sysctl)? {
+            match nft(&family.detour(&rules)).await {
+                Err(error @ ProgramError::Refused { .. }) => tracing::warn!(
+                    %error,
+                    "no detour: a packet that arrives while its link joins or leaves a bridge is lost"
+                ),
+                result => result?,
+            }
+        }
+        Ok(nft(&hook(&rules, links)).await?)
+    }
+}
+
+/// Changes which links belong to a bridge, and loses no unicast IP packet that arrives on them. `sysctl` is the folder of the
+/// parameters of the network. At most [`MOST_LINKS`] links.
 ///
-/// A kernel without the expression `fwd` of nftables makes the change without a detour; the log says so.
+/// If the kernel refuses the rules of a family (it has no `fwd`), the change is made without them, and the log says so.
 ///
 /// # Errors
 ///
@@ -33,67 +108,35 @@ const LOOSE: &str = "2";
 pub async fn around<E>(
     links: &[&str],
     sysctl: &Path,
-    existing: &[String],
     change: impl AsyncFnOnce() -> Result<(), E>,
 ) -> Result<Result<(), E>, FirewallError> {
-    if links.is_empty() {
-        return Ok(change().await);
-    }
-    let filter = filter_to_change(sysctl)?;
-    let chain = format!("{DETOUR}{}", filter.as_deref().unwrap_or_default());
-    nft(&chain_of(&chain, links)).await?;
-    let begun = begin(&chain, filter.is_some(), sysctl).await;
-    let made = match begun {
+    let detour = Detour {
+        filter: filter_to_change(sysctl)?,
+    };
+    let made = match detour.begin(links, sysctl).await {
         Ok(()) => Ok(change().await),
         Err(error) => Err(error),
     };
-    let all = [existing, std::slice::from_ref(&chain)].concat();
-    let ended = end(&chain, sysctl, &all).await;
-    let made = made?;
-    ended?;
-    Ok(made)
-}
-
-/// Whether this chain of replumb's table of frames is a detour.
-pub fn is_detour(chain: &str) -> bool {
-    chain.starts_with(DETOUR)
-}
-
-/// Ends a detour: deletes its rules, restores the reverse path filter, deletes the chain. `existing` are all chains of the table.
-///
-/// # Errors
-///
-/// nft fails, or the parameter cannot be written.
-pub async fn end(chain: &str, sysctl: &Path, existing: &[String]) -> Result<(), FirewallError> {
-    nft(&format!("flush chain {FAMILY} {TABLE} {chain}\n")).await?;
-    if let Some(value) = chain.strip_prefix(DETOUR).filter(|value| !value.is_empty()) {
-        sysctl::write(&filter(sysctl), value)?;
+    match (made, detour.end(sysctl).await) {
+        (Ok(Ok(())), ended) => ended.map(Ok),
+        (made, ended) => {
+            if let Err(error) = ended {
+                tracing::warn!(%error, "the detour around the bridge remains until the next observation");
+            }
+            made
+        }
     }
-    Ok(frames::stop_accepting(&[chain.to_owned()], existing).await?)
-}
-
-/// Adds the rules to the chain.
-async fn begin(chain: &str, is_strict: bool, sysctl: &Path) -> Result<(), FirewallError> {
-    if is_strict {
-        sysctl::write(&filter(sysctl), LOOSE)?;
-    }
-    let has_no_ipv6 = parameter(&sysctl.join(sysctl::ipv6_is_disabled_on(LOOPBACK)))?;
-    let speaks_ipv6 = has_no_ipv6.is_some_and(|value| value == "0");
-    if let Err(error) = nft(&rules(chain, speaks_ipv6)).await {
-        tracing::warn!(%error, "no detour: a packet that arrives while its link joins or leaves a bridge is lost");
-    }
-    Ok(())
 }
 
 /// The reverse path filter of the loopback interface, if it would drop packets of pods. The kernel uses the larger one of this and of
 /// the parameter of all links.
 fn filter_to_change(sysctl: &Path) -> Result<Option<String>, FileError> {
     let of_all = parameter(&sysctl.join(sysctl::reverse_path_filter_of("all")))?.unwrap_or_default();
-    let own = parameter(&filter(sysctl))?;
+    let own = parameter(&filter_of_loopback(sysctl))?;
     Ok(own.filter(|own| own.max(&of_all) == STRICT))
 }
 
-fn filter(sysctl: &Path) -> PathBuf {
+fn filter_of_loopback(sysctl: &Path) -> PathBuf {
     sysctl.join(sysctl::reverse_path_filter_of(LOOPBACK))
 }
 
@@ -102,30 +145,55 @@ fn parameter(path: &Path) -> Result<Option<String>, FileError> {
     Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned()))
 }
 
-fn chain_of(name: &str, links: &[&str]) -> String {
-    let links: Vec<String> = links.iter().map(|link| format!("\"{link}\"")).collect();
-    format!(
-        "add table {FAMILY} {TABLE}\n\
-         add chain {FAMILY} {TABLE} {name} {{ type filter hook ingress devices = {{ {} }} priority {PRIORITY}; }}\n",
-        links.join(", ")
-    )
+/// A family of packets that the host routes from the loopback interface.
+#[derive(Clone, Copy, Debug)]
+enum Family {
+    Ipv4,
+    Ipv6,
 }
 
-/// ARP, neighbour discovery and packets to link-local addresses belong to the link on which they arrive.
-fn rules(chain: &str, speaks_ipv6: bool) -> String {
-    let rule = |packets: &str| {
-        format!(
-            "add rule {FAMILY} {TABLE} {chain} meta pkttype {{ host, other }} {packets} counter \
-             ether daddr set 00:00:00:00:00:00 fwd to {LOOPBACK}\n"
-        )
-    };
-    let ipv6 = "ip6 daddr != fe80::/10 icmpv6 type != { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }";
-    let other = "ip6 daddr != fe80::/10 ip6 nexthdr != icmpv6";
-    let mut all = rule("meta protocol ip");
-    if speaks_ipv6 {
-        all += &[rule(ipv6), rule(other)].concat();
+fn families(sysctl: &Path) -> Result<Vec<Family>, FileError> {
+    let mut families = Vec::new();
+    if parameter(&sysctl.join(sysctl::forwards(LOOPBACK)))?.as_deref() == Some("1") {
+        families.push(Family::Ipv4);
+    } else {
+        tracing::warn!("no detour for IPv4: net.ipv4.conf.lo.forwarding is not 1");
     }
-    all
+    if parameter(&sysctl.join(sysctl::ipv6_is_disabled_on(LOOPBACK)))?.as_deref() == Some("0") {
+        families.push(Family::Ipv6);
+    }
+    Ok(families)
+}
+
+impl Family {
+    /// The rules of the family. Addresses of the loopback interface itself would be accepted there.
+    fn detour(self, chain: &str) -> String {
+        let rule = |packets: &str| {
+            format!(
+                "add rule {FAMILY} {TABLE} {chain} meta pkttype {{ host, other }} {packets} \
+                 ether daddr set 00:00:00:00:00:00 fwd to {LOOPBACK}\n"
+            )
+        };
+        match self {
+            Self::Ipv4 => rule("ip saddr != 127.0.0.0/8 ip daddr != 127.0.0.0/8"),
+            Self::Ipv6 => {
+                let unicast = "ip6 saddr != ::1 ip6 daddr != { ::1, fe80::/10 }";
+                let of_link = "{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }";
+                let messages = rule(&format!("{unicast} icmpv6 type != {of_link}"));
+                messages + &rule(&format!("{unicast} ip6 nexthdr != icmpv6"))
+            }
+        }
+    }
+}
+
+fn hook(rules: &str, links: &[&str]) -> String {
+    let links: Vec<String> = links.iter().map(|link| format!("\"{link}\"")).collect();
+    let chain = format!("{FAMILY} {TABLE} {HOOK}");
+    format!(
+        "add chain {chain} {{ type filter hook ingress devices = {{ {} }} priority {PRIORITY}; }}\n\
+         add rule {chain} jump {rules}\n",
+        links.join(", ")
+    )
 }
 
 async fn nft(text: &str) -> Result<(), ProgramError> {

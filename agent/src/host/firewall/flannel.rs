@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use flannel_to_calico::facts::{FirewallBackend, FirewallObject};
+use futures::future::join_all;
 
 use super::FirewallError;
 use super::backend::{chain, family, legacy_tables, program, save, transact};
@@ -54,29 +55,38 @@ pub(super) async fn list(
             chain: String::new(),
         })
         .collect();
-    for backend in [FirewallBackend::IptablesNft, FirewallBackend::Ip6tablesNft] {
-        let family = family(backend);
-        for place in &PLACES {
-            let own = nft.has_chain(family, place.table, place.own);
-            if own {
-                objects.push(object(backend, place, place.own));
+    let backends = [FirewallBackend::IptablesNft, FirewallBackend::Ip6tablesNft];
+    let places: Vec<_> = backends
+        .into_iter()
+        .flat_map(|backend| PLACES.iter().map(move |place| (backend, place)))
+        .collect();
+    // At the same time: each is a program of its own.
+    let read = places.iter().map(async |(backend, place)| {
+        let exists = nft.has_chain(family(*backend), place.table, place.base);
+        if exists {
+            base_rules(*backend, place).await
+        } else {
+            Ok(Vec::new())
+        }
+    });
+    let all = join_all(read).await;
+    for ((backend, place), rules) in places.into_iter().zip(all) {
+        let own = nft.has_chain(family(backend), place.table, place.own);
+        if own {
+            objects.push(object(backend, place, place.own));
+        }
+        match rules {
+            Ok(rules) if rules.iter().any(|rule| is_tagged(rule, place)) => {
+                objects.push(object(backend, place, place.base));
             }
-            if !nft.has_chain(family, place.table, place.base) {
-                continue;
+            Ok(_) => {}
+            // No iptables rule, also none of flannel, can be in use in such a table.
+            Err(error) if is_incompatible(&error) && !own => {}
+            // The chain is known from nft, and stays reported until its table can be read or the user deletes the chain.
+            Err(error) if is_incompatible(&error) => {
+                unread.push(incompatible(backend, place).to_string());
             }
-            match base_rules(backend, place).await {
-                Ok(rules) if rules.iter().any(|rule| is_tagged(rule, place)) => {
-                    objects.push(object(backend, place, place.base));
-                }
-                Ok(_) => {}
-                // No iptables rule, also none of flannel, can be in use in such a table.
-                Err(error) if is_incompatible(&error) && !own => {}
-                // The chain is known from nft, and stays reported until its table can be read or the user deletes the chain.
-                Err(error) if is_incompatible(&error) => {
-                    unread.push(incompatible(backend, place).to_string());
-                }
-                Err(error) => return Err(error.into()),
-            }
+            Err(error) => return Err(error.into()),
         }
     }
     for backend in [FirewallBackend::IptablesLegacy, FirewallBackend::Ip6tablesLegacy] {

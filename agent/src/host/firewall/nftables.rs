@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::detour::{self, Detour};
 use super::frames;
 use crate::host::program::{ProgramError, command_line, lines};
 
@@ -14,6 +15,8 @@ pub struct Nftables {
     chains: BTreeSet<(String, String, &'static str)>,
     /// Chains of replumb's own table, each named after a link.
     frame_rules: BTreeSet<String>,
+    /// Chains of replumb's table for a detour around a bridge.
+    detour: BTreeSet<String>,
 }
 
 /// The position in a listing.
@@ -40,6 +43,13 @@ impl Nftables {
     /// Links for which replumb accepts frames to other MAC addresses, in order.
     pub fn frame_rules(&self) -> Vec<String> {
         self.frame_rules.iter().cloned().collect()
+    }
+
+    /// The detour around a bridge that exists; `None` if there is none.
+    pub fn detour(&self) -> Option<Detour> {
+        let chains = self.detour.iter().map(String::as_str);
+        self.has_table(detour::FAMILY, detour::TABLE)
+            .then(|| Detour::of(chains))
     }
 
     /// Reads tables and chains. `select` returns the common name for a selected chain: of several chains with one common name,
@@ -98,8 +108,13 @@ impl Nftables {
             });
         } else if let Some(named) = line.strip_prefix("\tchain ") {
             let (family, table) = &position.as_ref()?.table;
-            if (family.as_str(), table.as_str()) == (frames::FAMILY, frames::TABLE) {
-                self.frame_rules.insert(named.strip_suffix(" {")?.to_owned());
+            let own = match (family.as_str(), table.as_str()) {
+                (frames::FAMILY, frames::TABLE) => Some(&mut self.frame_rules),
+                (detour::FAMILY, detour::TABLE) => Some(&mut self.detour),
+                _ => None,
+            };
+            if let Some(chains) = own {
+                chains.insert(named.strip_suffix(" {")?.to_owned());
             }
             if let Some(known) = select(named.strip_suffix(" {")?) {
                 self.chains.insert((family.clone(), table.clone(), known));

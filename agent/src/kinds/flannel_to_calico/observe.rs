@@ -13,6 +13,7 @@ use thiserror::Error;
 use super::facts::{self, Family, LinkParameters};
 use crate::host::cnidir::{self, State};
 use crate::host::files::{self, FileError};
+use crate::host::firewall::detour::Detour;
 use crate::host::firewall::{self, FirewallError};
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::paths::Paths;
@@ -34,6 +35,8 @@ pub struct Observation {
     pub snapshot: Snapshot,
     /// Files of flannel's CNI plugins.
     pub state: State,
+    /// A detour around a bridge, which no step is making now.
+    pub detour: Option<Detour>,
 }
 
 /// The host could not be read.
@@ -89,7 +92,8 @@ pub async fn observe(
     let state = cnidir::state(&paths.cni_state, &cnidir::flannel_networks(&cni))?;
     let subnet_environment = subnet_environment(paths)?;
     let snapshot = netlink.snapshot().await?;
-    let firewall = firewall::read(&paths.proc).await?;
+    let sets = async { firewall::calico::sets().await.map_err(FirewallError::from) };
+    let (firewall, sets) = tokio::try_join!(firewall::read(&paths.proc), sets)?;
     let (all, mut interfaces) = sysctl::reverse_path_filter(&paths.proc)?;
     let parameters = link_parameters(
         (all, &interfaces),
@@ -119,7 +123,7 @@ pub async fn observe(
         node_running: running.names.contains(CALICO_NODE),
         pods: facts::calico_pods(&snapshot, &legacy_pods),
         firewall: firewall.calico,
-        sets: count(firewall::calico::sets().await.map_err(FirewallError::from)?),
+        sets: count(sets),
         blackholes: count(facts::blackholes(&snapshot).count()),
         pod_routes: count(facts::pod_routes(&snapshot).count()),
         subnet_routes: facts::subnet_routes(&snapshot),
@@ -156,6 +160,7 @@ pub async fn observe(
         facts,
         snapshot,
         state,
+        detour: firewall.detour,
     })
 }
 

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use self::report::{pending, report_of};
 use self::taking::TakingClock;
 use crate::host::connections;
+use crate::host::firewall::FirewallError;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::paths::Paths;
 use crate::host::processes::Processes;
@@ -134,6 +135,8 @@ impl Worker {
             Ok(seen) => seen,
             Err(report) => return self.report_unreadable(spec, orders.as_ref(), report, goals),
         };
+        let detour = end_detour(&seen, &paths).await.map_err(|error| chain(&error));
+        let opened = opened.and(detour);
         let journal = opened.and_then(|()| self.finish_interrupted(&seen));
         let at = self.set_position(&seen, &settings);
         let goal = self.goal(spec, orders.as_ref(), at, goals);
@@ -212,6 +215,18 @@ impl Worker {
             .resume(journal.last_at(), Timestamp::now(), time_limit, starts);
         self.journal = Some(journal);
         Ok(())
+    }
+}
+
+/// Ends the detour of a step that an agent did not finish, whatever the goal: packets of pods would go through the loopback interface.
+///
+/// # Errors
+///
+/// nft fails, or a parameter cannot be written.
+pub async fn end_detour(seen: &Observation, paths: &Paths) -> Result<(), FirewallError> {
+    match &seen.detour {
+        Some(detour) => detour.end(&paths.sysctl).await,
+        None => Ok(()),
     }
 }
 

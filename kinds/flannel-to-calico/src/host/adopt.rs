@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::adopt_step::{DETOUR, PodAction, PodChange, PodEnd};
+use super::adopt_step::{PodAction, PodChange, PodEnd};
 use super::{BRIDGE, HostSettings, HostStep};
 use crate::facts::{HostFacts, LegacyPod, PodLink};
 use crate::objects;
@@ -202,13 +202,6 @@ pub(super) fn not_taken(facts: &HostFacts) -> Option<String> {
             names(&waiting)
         )
     })
-}
-
-/// The change that ends the detour of an agent that was killed; `None` if there is none.
-pub(super) fn end_detour(facts: &HostFacts) -> Option<HostStep> {
-    let rules = facts.calico.frame_rules.iter();
-    let detours: Vec<String> = rules.filter(|rule| rule.starts_with(DETOUR)).cloned().collect();
-    (!detours.is_empty()).then_some(HostStep::RemoveFrameRules(detours))
 }
 
 /// The next change that removes what no adopted pod needs any longer.

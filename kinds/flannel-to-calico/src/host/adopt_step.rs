@@ -57,9 +57,6 @@ pub fn frame_rule(link: &str, calico_link: &str) -> String {
     format!("{link}_{calico_link}")
 }
 
-/// The start of the name of the chain that leads packets around the bridge while links leave it or join it.
-pub const DETOUR: &str = "detour";
-
 /// `PodAction` is one change to the link of a pod.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, VariantArray,

@@ -4,7 +4,7 @@
 
 use super::dead_mans_switch::calico_has_written;
 use super::in_place::two_tunnels;
-use super::{HostDecision, HostSettings, HostStep, JournalState, adopt, adopt_back};
+use super::{HostDecision, HostSettings, HostStep, JournalState, adopt_back};
 use crate::cni;
 use crate::facts::HostFacts;
 use engine::words::names;
@@ -18,9 +18,6 @@ pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Jo
         return HostDecision::Wait(
             "calico-node still runs on this host, and would create its link and its routes again".to_owned(),
         );
-    }
-    if let Some(step) = adopt::end_detour(facts) {
-        return HostDecision::Run(step);
     }
     // While the label of the Node may still be `calico`, install-cni may write Calico's conflist again: new pods must not use
     // it.

@@ -43,7 +43,7 @@ impl StepContext<'_> {
             PodAction::Answer => self.answer_all(change).await,
             PodAction::Accept => self.accept(&rules(change)).await,
             PodAction::Detach => {
-                self.around_bridge(change, async || self.detach(change).await)
+                self.around_bridge(change, async |ends| self.detach(ends).await)
                     .await
             }
             PodAction::Rename => self.rename_pods(change, |end| &end.calico_link).await,
@@ -70,7 +70,7 @@ impl StepContext<'_> {
             }
             PodAction::Accept => self.stop_accepting(&rules(change)).await,
             PodAction::Detach => {
-                self.around_bridge(change, async || self.attach(change, saved).await)
+                self.around_bridge(change, async |ends| self.attach(ends, saved).await)
                     .await
             }
             PodAction::Rename => self.rename_pods(change, |end| &end.link).await,
@@ -99,8 +99,8 @@ impl StepContext<'_> {
     }
 
     /// The entry first: without it, the bridge would send frames for the pod to all its ports.
-    async fn detach(&self, change: &PodChange) -> Result<(), ApplyError> {
-        for (end, link) in self.links(change) {
+    async fn detach(&self, ends: &[(&PodEnd, &Link)]) -> Result<(), ApplyError> {
+        for (end, link) in ends {
             let netlink_error = ApplyError::netlink(self.step);
             if let Some(bridge) = self.bridge() {
                 let delivered = self.netlink.deliver_frames(bridge, &end.mac).await;
@@ -113,11 +113,11 @@ impl StepContext<'_> {
     }
 
     /// The reverse of [`Self::detach`].
-    async fn attach(&self, change: &PodChange, saved: &Before) -> Result<(), ApplyError> {
+    async fn attach(&self, ends: &[(&PodEnd, &Link)], saved: &Before) -> Result<(), ApplyError> {
         let Some(bridge) = self.bridge() else {
             return Ok(());
         };
-        for (end, link) in self.links(change) {
+        for (end, link) in ends {
             let netlink_error = ApplyError::netlink(self.step);
             let mut ports = saved.network.iter().flat_map(|network| &network.links);
             let was = ports.find(|port| port.mac == link.mac);
@@ -134,13 +134,16 @@ impl StepContext<'_> {
     async fn around_bridge(
         &self,
         change: &PodChange,
-        make: impl AsyncFnOnce() -> Result<(), ApplyError>,
+        make: impl AsyncFn(&[(&PodEnd, &Link)]) -> Result<(), ApplyError>,
     ) -> Result<(), ApplyError> {
-        let links: Vec<&str> = self.links(change).map(|(_, link)| link.name.as_str()).collect();
-        let existing = &self.seen.facts.calico.frame_rules;
-        detour::around(&links, &self.paths.sysctl, existing, make)
-            .await
-            .map_err(ApplyError::firewall(self.step))?
+        let all: Vec<(&PodEnd, &Link)> = self.links(change).collect();
+        for ends in all.chunks(detour::MOST_LINKS) {
+            let links: Vec<&str> = ends.iter().map(|(_, link)| link.name.as_str()).collect();
+            detour::around(&links, &self.paths.sysctl, async || make(ends).await)
+                .await
+                .map_err(ApplyError::firewall(self.step))??;
+        }
+        Ok(())
     }
 
     /// Makes a change after which packets to these pods leave through other links than these. Connections continue.
@@ -191,17 +194,9 @@ impl StepContext<'_> {
         Ok(())
     }
 
-    /// Removes rules for frames, and the detour of an agent that was killed.
+    /// Removes rules for frames.
     pub(super) async fn stop_accepting(&self, rules: &[String]) -> Result<(), ApplyError> {
-        let (detours, rules): (Vec<String>, Vec<String>) =
-            rules.iter().cloned().partition(|rule| detour::is_detour(rule));
-        let mut existing = self.seen.facts.calico.frame_rules.clone();
-        for chain in detours {
-            let ended = detour::end(&chain, &self.paths.sysctl, &existing).await;
-            ended.map_err(ApplyError::firewall(self.step))?;
-            existing.retain(|other| *other != chain);
-        }
-        frames::stop_accepting(&rules, &existing)
+        frames::stop_accepting(rules, &self.seen.facts.calico.frame_rules)
             .await
             .map_err(|source| ApplyError::firewall(self.step)(source.into()))
     }

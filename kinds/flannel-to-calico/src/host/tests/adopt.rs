@@ -88,9 +88,6 @@ fn set_rule(facts: &mut HostFacts, rule: &str, exists: bool) {
 
 fn change_pods(change: &PodChange, forward: bool, facts: &mut HostFacts, cut: bool) {
     let number = if cut { 1 } else { change.pods.len() };
-    if cut && change.action == PodAction::Detach {
-        set_rule(facts, "detour1", true);
-    }
     for end in change.pods.iter().take(number) {
         let mut rule = None;
         let mut pods = facts.legacy_pods.iter_mut();
@@ -227,8 +224,6 @@ pub(super) fn assert_lossless(step: &HostStep, facts: &HostFacts) {
             assert!(links().all(|(_, link)| link.loose), "the link would drop them");
         }
         HostStep::ChangePods(change) if change.action == PodAction::Detach => {
-            let has_detour = facts.calico.frame_rules.iter().any(|rule| rule == "detour1");
-            assert!(!has_detour, "the filter before it would be forgotten");
             let ready = |link: &PodLink| link.routed && link.answers && link.accepts_frames;
             assert!(open && links().all(|(_, link)| ready(link)), "{facts:?}");
             assert_answered(facts, &change.pods);
