@@ -32,9 +32,9 @@ pub struct FlannelToCalico {
     #[serde(default)]
     pub strategy: Strategy,
     /// `legacyPods` is what happens to the pods that are still on the flannel network when their node is on Calico. Applies to
-    /// strategy `InPlace`. Possible values: `Keep` (default): the pods run until their owners replace them. `Restart`: when all
-    /// nodes are on Calico, the pods are evicted within their PodDisruptionBudgets, on at most `rollout.maxUnavailable` nodes at
-    /// the same time. `Adopt`: on each node, the running pods become pods of Calico, without a restart and with their addresses.
+    /// strategy `InPlace`. Possible values: `Adopt` (default): on each node, the running pods become pods of Calico, without a
+    /// restart and with their addresses. `Keep`: the pods run until their owners replace them. `Restart`: when all nodes are on
+    /// Calico, the pods are evicted within their PodDisruptionBudgets, on at most `rollout.maxUnavailable` nodes at the same time.
     #[serde(default)]
     pub legacy_pods: LegacyPods,
     /// `allowSingleNode` allows strategy `Drain` in a cluster that has one schedulable node. All pods of that node are down while

@@ -197,10 +197,10 @@ pub enum Strategy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum LegacyPods {
     /// The pods run until their owners replace them.
-    #[default]
     Keep,
     /// The pods are evicted within their PodDisruptionBudgets, on at most `maxUnavailable` nodes at the same time.
     Restart,
     /// The pods become pods of Calico without a restart: on each node, the link of each pod leaves `cni0`.
+    #[default]
     Adopt,
 }

@@ -238,7 +238,9 @@ mod tests {
     #[test]
     fn options_that_exclude_each_other_are_refused_before_a_cluster_is_made() {
         assert!(refusal("--then rollback").is_empty());
-        assert!(refusal("--strategy in-place --adopt-pods --then rollback").is_empty());
+        assert!(refusal("--strategy in-place --keep-pods --then rollback").is_empty());
+        assert!(refusal("--keep-pods").contains("in-place"));
+        assert!(refusal("--strategy in-place --hold 5").contains("--keep-pods"));
         assert!(refusal("--strategy in-place --restart-pods --then rollback").contains("point of no return"));
         assert!(refusal("--strategy in-place --then rollback").is_empty());
         assert!(refusal("--hold 5").contains("in-place"));

@@ -38,7 +38,10 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
     let reader = MigrationReader::new(cluster);
     let request = Request {
         strategy: api::migration::Strategy::InPlace,
-        spec: serde_json::json!({ "rollout": { "canary": { "nodes": 1, "soakSeconds": SOAK } } }),
+        spec: serde_json::json!({
+            "flannelToCalico": { "legacyPods": "Keep" },
+            "rollout": { "canary": { "nodes": 1, "soakSeconds": SOAK } },
+        }),
         ..Request::default()
     };
     let Some(watch) = tally.count("gate: start", run.start(&request).await) else {

@@ -39,6 +39,7 @@ pub async fn in_place(cluster: &Cluster, tools: &Tools) -> Tally {
     );
     let request = Request {
         strategy: api::migration::Strategy::InPlace,
+        spec: serde_json::json!({ "flannelToCalico": { "legacyPods": "Keep" } }),
         ..Request::default()
     };
     let Some(watch) = tally.count("in place: every node is on Calico", run.migrate(&request).await) else {

@@ -25,6 +25,13 @@ fn patient_gates() -> Value {
     json!({ "gates": { "maxGapMilliseconds": LONGEST_GAP, "maxLossRatio": 0.5 } })
 }
 
+/// The same for a migration in place after which flannel's bridge stays, with the pods from before.
+fn patient_with_bridge() -> Value {
+    let mut spec = patient_gates();
+    spec["flannelToCalico"] = json!({ "legacyPods": "Keep" });
+    spec
+}
+
 /// Creates or changes an object, as the stranger.
 async fn put(cluster: &Cluster, object: &Value) -> Result<()> {
     cluster.api().apply(&object.to_string()).await

@@ -125,6 +125,7 @@ fn manifest(size: &Size) -> Value {
                     Some(Strategy::InPlace) => "InPlace",
                     Some(Strategy::Drain) | None => "Drain",
                 },
+                "legacyPods": "Keep",
                 "soakSeconds": 0,
             },
             "rollout": {"maxUnavailable": "10%"},

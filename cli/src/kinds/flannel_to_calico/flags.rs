@@ -145,7 +145,7 @@ struct HowFlags {
     /// How a node changes its network. Default drain.
     #[arg(long, value_enum, ignore_case = true)]
     strategy: Option<Strategy>,
-    /// In place: what happens to pods that existed before. Default keep.
+    /// In place: what happens to pods that existed before. Default adopt.
     #[arg(long, value_enum, ignore_case = true)]
     legacy_pods: Option<LegacyPods>,
     /// Allow a cluster with one schedulable node: all its pods are down while it changes.

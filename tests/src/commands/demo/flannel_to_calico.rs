@@ -31,10 +31,11 @@ pub struct Options {
     /// From flannel, in place: once every node is on Calico, restart the pods that existed before, within their budgets
     #[arg(long)]
     pub restart_pods: bool,
-    /// From flannel, in place: adopt the pods that existed before: they become pods of Calico without a restart
+    /// From flannel, in place: keep the pods that existed before on flannel's bridge; without it they become pods of Calico
     #[arg(long, conflicts_with = "restart_pods")]
-    pub adopt_pods: bool,
-    /// From flannel, in place: keep the mixed state for this time, with pods created, deleted and scaled on every node
+    pub keep_pods: bool,
+    /// From flannel, in place with --keep-pods: keep the mixed state for this time, with pods created, deleted and scaled on
+    /// every node
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub hold: Option<u64>,
 }
@@ -55,7 +56,7 @@ impl Options {
         let all = [
             (self.strategy.is_some(), "--strategy"),
             (self.restart_pods, "--restart-pods"),
-            (self.adopt_pods, "--adopt-pods"),
+            (self.keep_pods, "--keep-pods"),
             (self.hold.is_some(), "--hold"),
         ];
         all.into_iter()
@@ -102,15 +103,14 @@ impl Job {
                  out"
             );
         }
-        if options.adopt_pods && strategy == Strategy::Drain {
-            bail!("--adopt-pods: pods keep running with --strategy in-place only");
+        if options.keep_pods && strategy == Strategy::Drain {
+            bail!("--keep-pods: pods keep running with --strategy in-place only");
         }
-        let leaves_flannel = strategy == Strategy::Drain || options.adopt_pods;
-        let all_leave = options.restart_pods || options.adopt_pods;
-        if options.hold.is_some() && (strategy == Strategy::Drain || all_leave) {
+        let adopts_pods = strategy == Strategy::InPlace && !options.keep_pods && !options.restart_pods;
+        let leaves_flannel = strategy == Strategy::Drain || adopts_pods;
+        if options.hold.is_some() && !options.keep_pods {
             bail!(
-                "--hold: pods of both networks live side by side with --strategy in-place and without --restart-pods or \
-                 --adopt-pods only"
+                "--hold: pods of both networks live side by side with --strategy in-place --keep-pods only"
             );
         }
         arguments.cluster.start_on(PodNetwork::Flannel)?;
@@ -118,10 +118,10 @@ impl Job {
             Strategy::Drain => api::migration::Strategy::Drain,
             Strategy::InPlace => api::migration::Strategy::InPlace,
         };
-        let legacy_pods = match (options.restart_pods, options.adopt_pods) {
+        let legacy_pods = match (options.restart_pods, options.keep_pods) {
             (true, _) => LegacyPods::Restart,
-            (false, true) => LegacyPods::Adopt,
-            (false, false) => LegacyPods::Keep,
+            (false, true) => LegacyPods::Keep,
+            (false, false) => LegacyPods::default(),
         };
         // Once no pod uses flannel, only the soak time keeps its DaemonSet, which a rollback needs.
         let until_soak = leaves_flannel && arguments.then.is_some();
@@ -129,7 +129,7 @@ impl Job {
         Ok(Self {
             case,
             until_soak,
-            adopts_pods: options.adopt_pods,
+            adopts_pods,
             request: Request {
                 strategy,
                 max_unavailable: arguments.max_unavailable.clone(),

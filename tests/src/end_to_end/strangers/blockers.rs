@@ -221,7 +221,7 @@ async fn false_reports(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> R
         strategy: Strategy::InPlace,
         // The first node is not finished while its agent reports the address: the other nodes need a place of maxUnavailable.
         max_unavailable: "2".to_owned(),
-        spec: super::patient_gates(),
+        spec: super::patient_with_bridge(),
     };
     let order = order(cluster, &run, &request).await?;
     let [first, second, third] = &order;

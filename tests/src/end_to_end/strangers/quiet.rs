@@ -66,7 +66,7 @@ async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {
     let operator = &run.scene.operator;
     let request = Request {
         strategy: Strategy::InPlace,
-        spec: super::patient_gates(),
+        spec: super::patient_with_bridge(),
         ..Request::default()
     };
     let Some(watch) = tally.count("strangers: the migration starts", run.start(&request).await) else {

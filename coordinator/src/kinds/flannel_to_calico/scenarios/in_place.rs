@@ -130,7 +130,7 @@ pub(super) fn in_place() -> FakeApi {
     }
     api.edit(
         MIGRATION,
-        &json!({ "spec": { "flannelToCalico": { "strategy": "InPlace" } } }),
+        &json!({ "spec": { "flannelToCalico": { "strategy": "InPlace", "legacyPods": "Keep" } } }),
     );
     api.take_changes();
     api
