@@ -794,10 +794,7 @@ async fn only_the_coordinators_own_pods_without_privileges_are_created() {
             }),
             "priorityClassName",
         ),
-        (
-            critical("replumb-traffic-0123456789-calico", "calico"),
-            "priorityClassName",
-        ),
+        (critical("replumb-traffic-x", "calico"), "priorityClassName"),
     ] {
         match pods.create(&dry_post(), &pod(&change)).await {
             Err(kube::Error::Api(status)) => {

@@ -73,10 +73,16 @@ fn is_urgent(goal: Goal, old: &NodeStatus, new: &NodeStatus) -> bool {
     };
     let pods = |status: &NodeStatus| status.facts.as_ref().map(|facts| facts.legacy_pods.clone());
     let unread = |status: &NodeStatus| status.facts.as_ref().map(|facts| facts.unread_processes.clone());
+    // A problem that has ended refuses no start any longer.
+    let unknown = |status: &NodeStatus| {
+        let facts = status.facts.iter();
+        facts.flat_map(links_without_known_pod).collect::<BTreeSet<_>>()
+    };
     unread(old) != unread(new)
         || old.facts.is_some() != new.facts.is_some()
         || without_facts(old) != without_facts(new)
         || (pods_decide(goal, new) && pods(old) != pods(new))
+        || !unknown(old).is_subset(&unknown(new))
         || has_late_pod(goal, old, new)
 }
 

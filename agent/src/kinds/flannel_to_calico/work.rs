@@ -7,6 +7,7 @@ mod taking;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ::flannel_to_calico::api::NodeStatus;
 use api::node_migration::{FinishedStep, NodeMigrationSpec};
@@ -35,6 +36,10 @@ use crate::watched_object::WatchedObject;
 /// MTU of the tunnel until the settings are known: the usual MTU of an uplink less the VXLAN header.
 const USUAL_MTU: u32 = 1450;
 
+/// Further observations while a new link on the bridge has no record, and the pause before each.
+const RECORD_READS: u32 = 5;
+const RECORD_PAUSE: Duration = Duration::from_millis(200);
+
 /// Observes the host and performs steps on it.
 #[derive(Debug)]
 pub struct Worker {
@@ -49,6 +54,8 @@ pub struct Worker {
     performed: BTreeSet<(&'static str, String)>,
     /// Adopted pods that wait for calico-node.
     taking: TakingClock,
+    /// Links on the bridge without a known pod at the last observation.
+    unknown_links: Vec<String>,
 }
 
 /// State of a host on its way to the goal.
@@ -75,6 +82,7 @@ impl Worker {
             at: None,
             performed: BTreeSet::new(),
             taking: TakingClock::default(),
+            unknown_links: Vec::new(),
         })
     }
 
@@ -177,7 +185,23 @@ impl Worker {
         self.quiet.record_suspension();
     }
 
+    /// Observes the host. A link on the bridge without a record refuses the start of a migration, and libcni writes the record of a pod
+    /// after its plugins have attached the link: a new link may have its record a moment later.
     async fn observe(&mut self, paths: &Paths) -> Result<Observation, Report> {
+        let mut seen = self.observe_once(paths).await?;
+        for _ in 0..RECORD_READS {
+            let unknown = host::links_without_known_pod(&seen.facts);
+            if unknown.iter().all(|link| self.unknown_links.contains(link)) {
+                break;
+            }
+            tokio::time::sleep(RECORD_PAUSE).await;
+            seen = self.observe_once(paths).await?;
+        }
+        self.unknown_links = host::links_without_known_pod(&seen.facts);
+        Ok(seen)
+    }
+
+    async fn observe_once(&mut self, paths: &Paths) -> Result<Observation, Report> {
         let timer = self.configuration.metrics.observe_duration.start_timer();
         let seen = observe(paths, &self.netlink, &self.processes).await;
         timer.observe_duration();
