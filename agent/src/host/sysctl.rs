@@ -246,6 +246,24 @@ pub fn write(path: &Path, value: &str) -> Result<(), FileError> {
         ))
 }
 
+/// Writes a parameter of a link (`…/conf/LINK/NAME`), unless the link does not exist any more.
+///
+/// # Errors
+///
+/// The folder of all links does not exist, the parameter cannot be written, or the kernel refuses the value.
+pub fn write_if_exists(path: &Path, value: &str) -> Result<(), FileError> {
+    let of_link = path.parent().unwrap_or(path);
+    match write(path, value) {
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound && !of_link.exists() => {
+            let of_all = of_link.parent().unwrap_or(of_link);
+            fs::metadata(of_all)
+                .map(drop)
+                .map_err(FileError::of("access folder (is /proc/sys/net mounted?)", of_all))
+        }
+        result => result,
+    }
+}
+
 /// The kernel accepts any number for these parameters: a larger one has the effect of the largest valid one.
 fn number(text: &str, parameter: impl FnOnce() -> String) -> Result<u8, SysctlError> {
     let number: i64 = text.trim().parse().map_err(|_| SysctlError::Value {

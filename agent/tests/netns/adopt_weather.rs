@@ -6,7 +6,10 @@ use flannel_to_calico::facts::LegacyPod;
 use flannel_to_calico::host::{HostDecision, HostStep, decide, leftovers, phase};
 use flannel_to_calico::phase::{Goal, Phase};
 
+use rstest::rstest;
+
 use crate::adopt::{felix_takes, mixed, replace_plugins};
+use crate::drive;
 use crate::host::{Host, in_namespace, run};
 use crate::pods::{Pod, Traffic};
 
@@ -203,4 +206,31 @@ fn a_pod_whose_name_is_taken_before_any_step_stays_and_the_others_are_adopted() 
             }
         });
     }
+}
+
+/// The parameters of its link, which the journal has, do not exist any more.
+#[rstest]
+#[case::forgotten_before(true)]
+#[case::not_forgotten_yet(false)]
+#[ignore = "needs root and network namespaces"]
+fn a_rollback_after_an_adopted_pod_has_ended_returns_the_others(#[case] forgotten: bool) {
+    in_namespace(move || async move {
+        let (host, mut pods) = mixed(Host::new()).await;
+        replace_plugins(&host);
+        pods.truncate(3);
+        assert_eq!(drive_through(&host, &mut pods, |_, _, _| {}).await, (None, 0));
+        let ended = pods.remove(1);
+        run(&format!("ip link delete {}", ended.calico_link()));
+        if forgotten {
+            assert_eq!(drive_through(&host, &mut pods, |_, _, _| {}).await, (None, 0));
+        }
+        run("ip link delete calinew");
+        let traffic = Traffic::start(&pods);
+        assert_eq!(drive(&host, Goal::Flannel).await, None);
+        traffic.assert_no_gap("rollback after a pod has ended");
+        assert!(host.is_rolled_back());
+        let facts = host.observe().await.facts;
+        assert_eq!(facts.legacy_pods.len(), 2);
+        assert!(facts.legacy_pods.iter().all(|pod| pod.attached));
+    });
 }

@@ -46,17 +46,19 @@ spec:
 }
 
 /// Checks that the pod is one of Calico, and its paths that no probe of the lab uses: its host port from its own node, from another one
-/// and from itself (the host masquerades it), a name server, exec, and a forwarded port.
+/// and from itself (the host masquerades it), exec, and a forwarded port. The probes of the lab ask name servers.
 pub(super) async fn works(cluster: &Cluster) -> Result<()> {
     let link = link(cluster, &address(cluster).await?).await?;
     ensure!(link.starts_with("cali"), "the pod has link {link}");
     for node in [OTHER_NODE, NODE] {
         answers_from(cluster, node).await?;
     }
-    let itself = format!("http://{}:{HOST_PORT}/etc/hostname", node_address(cluster).await?);
-    let name = in_pod(cluster, &["wget", "-q", "-T", "5", "-O", "-", &itself]).await?;
-    ensure!(name.trim() == POD, "the pod at {itself} is {name:?}");
-    in_pod(cluster, &["nslookup", "kubernetes.default.svc.cluster.local"]).await?;
+    reaches_itself(cluster).await?;
+    let name = cluster
+        .api()
+        .kubectl(&["-n", NAMESPACE, "exec", POD, "--", "hostname"])
+        .await?;
+    ensure!(name.trim() == POD, "the command in the pod printed {name:?}");
     let answer = cluster
         .api()
         .ask_through_forward(NAMESPACE, POD, "80", "/etc/hostname")
@@ -105,9 +107,32 @@ async fn get(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
     cluster.api().kubectl(&all).await
 }
 
-async fn in_pod(cluster: &Cluster, command: &[&str]) -> Result<String> {
-    let all = [&["-n", NAMESPACE, "exec", POD, "--"], command].concat();
-    cluster.api().kubectl(&all).await
+/// Asks the host port from the network namespace of the pod.
+async fn reaches_itself(cluster: &Cluster) -> Result<()> {
+    let (own, node) = (address(cluster).await?, node_address(cluster).await?);
+    let ask = ask(&node);
+    let script = format!(
+        "for namespace in /run/netns/*; do \
+           if nsenter --net=$namespace ip -o address | grep -q ' {own}/'; then \
+             exec nsenter --net=$namespace timeout 5 bash -c \"$1\"; \
+           fi; \
+         done; echo 'no network namespace has {own}'; exit 1"
+    );
+    let answer = cluster
+        .run_in_node(NODE, &["bash", "-c", &script, "ask", &ask])
+        .await?;
+    ensure!(
+        answer.trim_end().ends_with(POD),
+        "the pod at its host port: {answer}"
+    );
+    Ok(())
+}
+
+/// A question in bash to the host port: not every machine has an HTTP client.
+fn ask(address: &str) -> String {
+    format!(
+        "exec 3<>/dev/tcp/{address}/{HOST_PORT} && printf 'GET /etc/hostname HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
+    )
 }
 
 async fn address(cluster: &Cluster) -> Result<String> {
@@ -131,11 +156,7 @@ async fn link(cluster: &Cluster, address: &str) -> Result<String> {
 
 /// Waits until the host port answers to this node.
 async fn answers_from(cluster: &Cluster, node: &str) -> Result<()> {
-    let address = node_address(cluster).await?;
-    // Only bash: not every machine has an HTTP client.
-    let ask = format!(
-        "exec 3<>/dev/tcp/{address}/{HOST_PORT} && printf 'GET /etc/hostname HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
-    );
+    let ask = ask(&node_address(cluster).await?);
     let what = format!("port {HOST_PORT} of {NODE} answers to {node}");
     until(&what, LIMIT, &cluster.directory().logs(), async || {
         let tried = cluster

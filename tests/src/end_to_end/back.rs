@@ -88,7 +88,7 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
         corrected.await,
     );
     tally.count(
-        "back: an adopted pod has its host port, reaches itself and a name server, and exec and port-forward work",
+        "back: an adopted pod has its host port, reaches itself, and exec and port-forward work",
         adopted::works(cluster).await,
     );
     tally.count("back: new pods get Calico's addresses", late(cluster).await);

@@ -102,15 +102,10 @@ pub(super) async fn stop_answering(seen: &Observation, netlink: &Netlink) -> Res
     Ok(())
 }
 
-/// Restores kernel parameters. Parameters of a deleted link do not exist any more.
+/// Restores kernel parameters of links. Those of a deleted link do not exist any more.
 pub(super) fn restore_parameters(step: &'static str, saved: &Before) -> Result<(), ApplyError> {
     for (path, value) in &saved.texts {
-        if files::read_if_exists(path)
-            .map_err(ApplyError::file(step))?
-            .is_some()
-        {
-            sysctl::write(path, value).map_err(ApplyError::file(step))?;
-        }
+        sysctl::write_if_exists(path, value).map_err(ApplyError::file(step))?;
     }
     Ok(())
 }
