@@ -185,6 +185,11 @@ pub fn forwards(link: &str) -> String {
     format!("ipv4/conf/{link}/forwarding")
 }
 
+/// The folder of all IPv4 parameters of a link, as a path below `/proc/sys/net`.
+pub fn ipv4_of(link: &str) -> String {
+    format!("ipv4/conf/{link}")
+}
+
 /// Parameters that Felix sets on the link of a pod, as paths below `/proc/sys/net`.
 pub fn of_felix(link: &str) -> [String; 5] {
     [

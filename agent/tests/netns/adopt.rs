@@ -290,6 +290,8 @@ fn adopted_pods_return_to_the_bridge_without_a_lost_packet(#[case] dual_stack: b
     in_namespace(move || async move {
         let (host, pods) = mixed(new_host(dual_stack)).await;
         let flannels = &pods[..3];
+        // As portmap does it for the first host port.
+        run("sysctl -qw net.ipv4.conf.cni0.route_localnet=1");
         let mixed = of_pods(flannels);
         adopt(&host, flannels).await;
         run("ip link delete calinew");
@@ -300,6 +302,7 @@ fn adopted_pods_return_to_the_bridge_without_a_lost_packet(#[case] dual_stack: b
         assert_eq!(of_flannel(of_pods(flannels)), of_flannel(mixed));
         for (parameter, before) in [
             ("ipv4.conf.cni0.proxy_arp", "0"),
+            ("ipv4.conf.cni0.route_localnet", "1"),
             ("ipv4.neigh.cni0.proxy_delay", "80"),
             ("ipv6.conf.cni0.proxy_ndp", "0"),
             ("ipv6.neigh.cni0.proxy_delay", "80"),

@@ -185,10 +185,13 @@ pub struct Traffic {
     stop_echoes: Arc<AtomicBool>,
     echoes: Vec<JoinHandle<()>>,
     paths: Vec<(String, JoinHandle<Outcome>)>,
+    /// Packets that full queues had dropped before.
+    dropped: usize,
 }
 
 impl Traffic {
     pub fn start(pods: &[Pod]) -> Self {
+        let dropped = dropped_by_full_queues();
         let stop = Arc::new(AtomicBool::new(false));
         let mut paths = Vec::new();
         let stop_echoes = Arc::new(AtomicBool::new(false));
@@ -216,12 +219,14 @@ impl Traffic {
             stop_echoes,
             echoes,
             paths,
+            dropped,
         }
     }
 
-    /// Stops the probes; checks that no path lost a probe.
+    /// Stops the probes; checks that no path lost a probe. Beside a test that fills the queues of the processors, each path may lose one.
     pub fn assert_no_gap(self, when: &str) {
-        self.assert_gap(when, 0);
+        let is_disturbed = dropped_by_full_queues() > self.dropped;
+        self.assert_gap(when, u32::from(is_disturbed));
     }
 
     /// Stops the probes; checks that no path lost more than this number of probes.
@@ -246,6 +251,14 @@ impl Traffic {
         eprintln!("{when}: {sum} probes, {all} lost, at most {worst} of one path");
         assert_eq!(bad, Vec::<String>::new(), "{when}");
     }
+}
+
+/// Packets that the kernel has dropped because a processor had too many of them in its queue, on the whole machine: a bridge with a
+/// hundred ports, as another test may have, fills it with copies of one broadcast.
+pub fn dropped_by_full_queues() -> usize {
+    let text = fs::read_to_string("/proc/net/softnet_stat").unwrap();
+    let second = |line: &str| usize::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
+    text.lines().map(second).sum()
 }
 
 /// A process that does not run for a second loses no datagram: the kernel would drop those that do not fit.

@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// Has portmap create its own chains, which stay: later states of the host are compared with them.
 pub(super) async fn prepare(cluster: &Cluster) -> Result<()> {
     start(cluster).await?;
-    delete(cluster).await
+    ends(cluster).await
 }
 
 /// Creates the pod, and waits until its host port answers.

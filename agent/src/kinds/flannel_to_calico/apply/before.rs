@@ -1,11 +1,13 @@
 //! Reads the state that a step changes before the step. Writes copies of files into the journal's folder.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use flannel_to_calico::host::{BRIDGE, HostStep, PodAction, PodChange};
 
 use super::error::ApplyError;
+use crate::host::files::FileError;
 use crate::host::paths::Paths;
 use crate::host::snapshot::{Link, Snapshot};
 use crate::host::{files, firewall, sysctl};
@@ -30,7 +32,10 @@ pub(super) async fn before(
     Ok(match step {
         HostStep::WithdrawSubnetEnvironment => copy(&paths.subnet_environment(), name, journal)?,
         HostStep::DeleteVxlanDevice(link) => of_link(link),
-        HostStep::DeleteBridge => of_link(BRIDGE),
+        HostStep::DeleteBridge => Before {
+            texts: of_bridge(paths, name)?,
+            ..of_link(BRIDGE)
+        },
         // The link is missing after a crash during its recreation: only the journal has its attributes.
         HostStep::RenameVxlanDevice { from, .. } | HostStep::ReturnVxlanDevice { from, .. } => {
             match seen.snapshot.link(from) {
@@ -134,6 +139,25 @@ fn of_pods(
             })
         }
         PodAction::Route | PodAction::Accept | PodAction::Rename => Ok(Before::default()),
+    }
+}
+
+/// The IPv4 parameters of the bridge: portmap sets `route_localnet` for host ports, and an administrator may have set others.
+fn of_bridge(paths: &Paths, step: &'static str) -> Result<BTreeMap<PathBuf, String>, ApplyError> {
+    let all = files_in(&paths.sysctl.join(sysctl::ipv4_of(BRIDGE)), step)?;
+    Ok(texts(all.iter(), step)?.texts)
+}
+
+/// The files of a folder; none if it does not exist.
+fn files_in(folder: &Path, step: &'static str) -> Result<Vec<PathBuf>, ApplyError> {
+    let error = |source| ApplyError::file(step)(FileError::of("list folder", folder)(source));
+    match std::fs::read_dir(folder) {
+        Ok(entries) => entries
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<io::Result<_>>()
+            .map_err(error),
+        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(error(source)),
     }
 }
 
