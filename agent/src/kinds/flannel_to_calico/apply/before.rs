@@ -148,12 +148,17 @@ fn of_bridge(paths: &Paths, step: &'static str) -> Result<BTreeMap<PathBuf, Stri
     Ok(texts(all.iter(), step)?.texts)
 }
 
-/// The files of a folder; none if it does not exist.
+/// The writable files of a folder; none if it does not exist.
 fn files_in(folder: &Path, step: &'static str) -> Result<Vec<PathBuf>, ApplyError> {
     let error = |source| ApplyError::file(step)(FileError::of("list folder", folder)(source));
     match std::fs::read_dir(folder) {
         Ok(entries) => entries
-            .map(|entry| entry.map(|entry| entry.path()))
+            .map(|entry| {
+                let entry = entry?;
+                let is_writable = !entry.metadata()?.permissions().readonly();
+                Ok(is_writable.then(|| entry.path()))
+            })
+            .filter_map(io::Result::transpose)
             .collect::<io::Result<_>>()
             .map_err(error),
         Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
