@@ -6,10 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use agent::kinds::flannel_to_calico::apply::apply;
-use agent::kinds::flannel_to_calico::journal::Journal;
 use flannel_to_calico::facts::LegacyPod;
-use flannel_to_calico::host::{HostDecision, decide, leftovers};
+use flannel_to_calico::host::{HostDecision, leftovers};
 use flannel_to_calico::phase::Goal;
 use rstest::rstest;
 
@@ -145,24 +143,14 @@ fn ask(targets: &[IpAddr], stop: &AtomicBool) -> Vec<Path> {
 
 /// Drives the host to this goal while Felix takes every link, and prints the time of each step.
 async fn drive(host: &Host, pods: &[Pod], goal: Goal) {
-    let settings = host.settings();
     let begin = Instant::now();
     let mut seen = host.observe().await;
     eprintln!("  observation {:?}", begin.elapsed());
     for _ in 0..40 {
-        let mut journal = Journal::open(&host.state()).unwrap();
-        match decide(&seen.facts, &settings, goal, &journal.remembered()) {
+        match host.decide(&seen, goal) {
             HostDecision::Run(step) => {
                 let begin = Instant::now();
-                let done = apply(
-                    &step,
-                    &seen,
-                    &host.paths,
-                    &host.netlink,
-                    &host.processes,
-                    &mut journal,
-                );
-                seen = done.await.unwrap();
+                seen = host.apply(&step, &seen).await.unwrap();
                 eprintln!("  {:<24} {:?}", step.name(), begin.elapsed());
             }
             HostDecision::Wait(message) => {
@@ -201,8 +189,7 @@ fn judge(when: &str, took: Duration, paths: &[Path], dropped: usize) {
 #[ignore = "needs root and network namespaces"]
 fn every_pod_of_a_full_node_is_adopted_and_returns_without_a_lost_probe(#[case] dual_stack: bool) {
     in_namespace(move || async move {
-        let (host, mut pods, others) = crowded(new_host(dual_stack), PODS - 3).await;
-        pods.extend(others);
+        let (host, pods) = crowded(new_host(dual_stack), PODS - 3).await;
         for (when, goal) in [("adoption", Goal::Calico), ("return", Goal::Flannel)] {
             let before = dropped_by_full_queues();
             let probes = Probes::start(&pods);

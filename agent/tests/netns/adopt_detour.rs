@@ -10,10 +10,8 @@ use std::time::Duration;
 
 use agent::host::firewall::detour;
 use agent::host::snapshot::Link;
-use agent::kinds::flannel_to_calico::apply::apply;
-use agent::kinds::flannel_to_calico::journal::Journal;
 use agent::kinds::flannel_to_calico::work::end_detour;
-use flannel_to_calico::host::{HostDecision, HostStep, PodAction, decide, leftovers};
+use flannel_to_calico::host::{HostDecision, HostStep, PodAction, leftovers};
 use flannel_to_calico::phase::Goal;
 use nix::sys::socket::{setsockopt, sockopt};
 use rstest::rstest;
@@ -32,23 +30,14 @@ const TURNS: usize = 10;
 async fn until_links_leave(host: &Host) {
     for _ in 0..32 {
         let seen = host.observe().await;
-        let mut journal = Journal::open(&host.state()).unwrap();
-        let decision = decide(&seen.facts, &host.settings(), Goal::Calico, &journal.remembered());
+        let decision = host.decide(&seen, Goal::Calico);
         let HostDecision::Run(step) = decision else {
             panic!("{decision:?}");
         };
         if matches!(&step, HostStep::ChangePods(change) if change.action == PodAction::Detach) {
             return;
         }
-        let done = apply(
-            &step,
-            &seen,
-            &host.paths,
-            &host.netlink,
-            &host.processes,
-            &mut journal,
-        );
-        done.await.unwrap();
+        host.apply(&step, &seen).await.unwrap();
     }
     panic!("no step takes the links from the bridge");
 }

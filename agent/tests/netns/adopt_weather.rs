@@ -1,9 +1,7 @@
 //! Adoption while other things happen: pods end, appear, and have names that are taken.
 
-use agent::kinds::flannel_to_calico::apply::apply;
-use agent::kinds::flannel_to_calico::journal::Journal;
 use flannel_to_calico::facts::LegacyPod;
-use flannel_to_calico::host::{HostDecision, HostStep, decide, leftovers, phase};
+use flannel_to_calico::host::{HostDecision, HostStep, leftovers, phase};
 use flannel_to_calico::phase::{Goal, Phase};
 
 use rstest::rstest;
@@ -25,25 +23,15 @@ async fn drive_through(
     pods: &mut Vec<Pod>,
     mut disturb: impl FnMut(usize, &HostStep, &mut Vec<Pod>),
 ) -> (Option<String>, usize) {
-    let settings = host.settings();
     let (mut number, mut failed, mut in_a_row) = (0, 0, 0);
     loop {
         let seen = host.observe().await;
-        let mut journal = Journal::open(&host.state()).unwrap();
-        match decide(&seen.facts, &settings, Goal::Calico, &journal.remembered()) {
+        match host.decide(&seen, Goal::Calico) {
             HostDecision::Run(step) => {
                 assert!(number < 60, "too many steps: {step:?}");
                 disturb(number, &step, pods);
                 number += 1;
-                let done = apply(
-                    &step,
-                    &seen,
-                    &host.paths,
-                    &host.netlink,
-                    &host.processes,
-                    &mut journal,
-                );
-                match done.await {
+                match host.apply(&step, &seen).await {
                     Ok(_) => in_a_row = 0,
                     Err(error) => {
                         in_a_row += 1;

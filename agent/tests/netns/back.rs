@@ -460,17 +460,10 @@ fn a_changed_backup_is_not_restored_and_is_named() {
             .unwrap();
         fs::write(copy, "FLANNEL_NETWORK=1.2.3.4/5").unwrap();
         let seen = host.observe().await;
-        let mut journal = Journal::open(&host.state()).unwrap();
-        let error = apply(
-            &HostStep::RestoreSubnetEnvironment,
-            &seen,
-            &host.paths,
-            &host.netlink,
-            &host.processes,
-            &mut journal,
-        )
-        .await
-        .unwrap_err();
+        let error = host
+            .apply(&HostStep::RestoreSubnetEnvironment, &seen)
+            .await
+            .unwrap_err();
         assert_eq!(error.category(), FailureCategory::BackupLost);
         assert!(error.to_string().contains("restart flannel's pod"), "{error}");
         assert!(!host.paths.subnet_environment().exists());

@@ -12,9 +12,14 @@ use agent::host::netlink::Netlink;
 use agent::host::paths::Paths;
 use agent::host::processes::Processes;
 use agent::kinds::HostParts;
+use agent::kinds::flannel_to_calico::apply::{ApplyError, apply};
+use agent::kinds::flannel_to_calico::journal::Journal;
 use agent::kinds::flannel_to_calico::observe::{Observation, observe};
 use agent::metrics::Metrics;
-use flannel_to_calico::host::{AdoptionSettings, HostSettings, Ipv6HostSettings};
+use flannel_to_calico::host::{
+    AdoptionSettings, HostDecision, HostSettings, HostStep, Ipv6HostSettings, decide,
+};
+use flannel_to_calico::phase::Goal;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
@@ -300,6 +305,26 @@ impl Host {
         observe(&self.paths, &self.netlink, &self.processes)
             .await
             .unwrap()
+    }
+
+    /// The next decision. Like a new process each time: only the journal and the host keep state.
+    pub fn decide(&self, seen: &Observation, goal: Goal) -> HostDecision {
+        let journal = Journal::open(&self.state()).unwrap();
+        decide(&seen.facts, &self.settings(), goal, &journal.remembered())
+    }
+
+    /// Performs a step, as a new process.
+    pub async fn apply(&self, step: &HostStep, seen: &Observation) -> Result<Observation, ApplyError> {
+        let mut journal = Journal::open(&self.state()).unwrap();
+        apply(
+            step,
+            seen,
+            &self.paths,
+            &self.netlink,
+            &self.processes,
+            &mut journal,
+        )
+        .await
     }
 
     /// flannel's chains with their jumps, among rules of other programs, in one iptables backend.

@@ -4,7 +4,6 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use agent::host::netlink::Renamed;
-use agent::kinds::flannel_to_calico::apply::apply;
 use agent::kinds::flannel_to_calico::journal::{Before, Journal};
 use api::FailureCategory;
 use base64::Engine as _;
@@ -317,18 +316,8 @@ fn a_missing_plugin_is_an_error_and_keeps_the_record() {
         assert_eq!(drive(&host, Goal::Swapped).await, None);
         Host::delete_last_pod();
         let seen = host.observe().await;
-        let mut journal = Journal::open(&host.state()).unwrap();
         let step = HostStep::ForgetLegacyPod("sandbox".to_owned());
-        let error = apply(
-            &step,
-            &seen,
-            &host.paths,
-            &host.netlink,
-            &host.processes,
-            &mut journal,
-        )
-        .await
-        .unwrap_err();
+        let error = host.apply(&step, &seen).await.unwrap_err();
         assert_eq!(error.category(), FailureCategory::ProgramMissing);
         assert!(host.paths.cni_state.join("results/cbr0-sandbox-eth0").exists());
     });

@@ -62,23 +62,11 @@ const BACKENDS: [&str; 4] = [
 
 /// Performs steps until the goal is reached, or a step has to wait: then returns the reason.
 async fn drive(host: &Host, goal: Goal) -> Option<String> {
-    let settings = host.settings();
     let mut seen = host.observe().await;
     for _ in 0..32 {
-        // Like a new process each time: only the journal and the host keep state.
-        let mut journal = Journal::open(&host.state()).unwrap();
-        match decide(&seen.facts, &settings, goal, &journal.remembered()) {
+        match host.decide(&seen, goal) {
             HostDecision::Run(step) => {
-                seen = apply(
-                    &step,
-                    &seen,
-                    &host.paths,
-                    &host.netlink,
-                    &host.processes,
-                    &mut journal,
-                )
-                .await
-                .unwrap();
+                seen = host.apply(&step, &seen).await.unwrap();
                 assert!(step.is_done(&seen.facts));
             }
             HostDecision::Wait(what) => return Some(what),
