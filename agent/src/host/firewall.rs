@@ -14,7 +14,7 @@ use api::FailureCategory;
 use flannel_to_calico::facts::FirewallObject;
 use thiserror::Error;
 
-pub use self::backend::{chain, legacy_tables, save};
+pub use self::backend::{chain, legacy_tables, load, save, without};
 use self::detour::Detour;
 pub use self::flannel::{delete, restore, rules};
 pub use self::nftables::Nftables;

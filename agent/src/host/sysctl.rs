@@ -10,6 +10,9 @@ use thiserror::Error;
 
 use super::files::{FileError, read_if_exists, read_small};
 
+/// A loose reverse path filter.
+pub const LOOSE: &str = "2";
+
 /// A parameter could not be read.
 #[derive(Debug, Error)]
 pub enum SysctlError {

@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use policy::conntrack::Tuple;
 
 use super::Change;
+use crate::host::firewall::{load, without};
 use crate::host::netlink::conntrack::TrackedConnection;
-use crate::host::program::{ProgramError, run};
+use crate::host::program::ProgramError;
 
 /// The table that holds back packets.
 const HELD_BACK: &str = "inet replumb";
@@ -54,15 +55,6 @@ pub(super) async fn translate(change: &Change, marks: &BTreeSet<u32>) -> Result<
 /// nft fails.
 pub(super) async fn remove() -> Result<(), ProgramError> {
     load(&removal()).await
-}
-
-async fn load(rules: &str) -> Result<(), ProgramError> {
-    run("nft", &["-f", "-"], Some(rules)).await.map(|_| ())
-}
-
-/// Deletes a table, whether it exists or not.
-fn without(table: &str) -> String {
-    format!("add table {table}\ndelete table {table}\n")
 }
 
 fn removal() -> String {

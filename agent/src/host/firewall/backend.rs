@@ -16,6 +16,20 @@ pub(super) async fn transact(backend: FirewallBackend, script: &str) -> Result<(
     Ok(())
 }
 
+/// Runs one transaction of nft: either all of it is applied or nothing.
+///
+/// # Errors
+///
+/// nft fails or does not end in time.
+pub async fn load(rules: &str) -> Result<(), ProgramError> {
+    run("nft", &["-f", "-"], Some(rules)).await.map(|_| ())
+}
+
+/// The lines for nft that delete a table (family and name), whether it exists or not.
+pub fn without(table: &str) -> String {
+    format!("add table {table}\ndelete table {table}\n")
+}
+
 /// The rules of one existing chain. With the nft backend, one chain is much cheaper than its table: with 10 000 Services, one
 /// second instead of 15 seconds. With the legacy backend it is not cheaper, and takes the lock.
 ///

@@ -9,8 +9,9 @@
 use std::path::{Path, PathBuf};
 
 use super::FirewallError;
+use super::backend::{load, without};
 use crate::host::files::{self, FileError};
-use crate::host::program::{ProgramError, run};
+use crate::host::program::ProgramError;
 use crate::host::sysctl;
 
 /// The family of the rules: frames that arrive on a link, before a bridge takes them.
@@ -27,9 +28,8 @@ const HOOK: &str = "ports";
 /// After the rules that accept frames.
 const PRIORITY: &str = "-490";
 const LOOPBACK: &str = "lo";
-/// A strict and a loose reverse path filter: the way back to a pod is not the loopback interface.
+/// A strict reverse path filter: the way back to a pod is not the loopback interface.
 const STRICT: &str = "1";
-const LOOSE: &str = "2";
 
 /// A detour that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Detour {
     /// nft fails, or the parameter cannot be written.
     pub async fn end(&self, sysctl: &Path) -> Result<(), FirewallError> {
         let hook = format!("{FAMILY} {TABLE} {HOOK}");
-        let unhooked = nft(&format!(
+        let unhooked = load(&format!(
             "add table {FAMILY} {TABLE}\nadd chain {hook}\ndelete chain {hook}\n"
         ))
         .await;
@@ -69,23 +69,20 @@ impl Detour {
             sysctl::write(&filter_of_loopback(sysctl), filter)?;
         }
         unhooked?;
-        Ok(nft(&format!(
-            "add table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n"
-        ))
-        .await?)
+        Ok(load(&without(&format!("{FAMILY} {TABLE}"))).await?)
     }
 
     async fn begin(&self, links: &[&str], sysctl: &Path) -> Result<(), FirewallError> {
         let rules = self.rules();
-        nft(&format!(
+        load(&format!(
             "add table {FAMILY} {TABLE}\nadd chain {FAMILY} {TABLE} {rules}\n"
         ))
         .await?;
         if self.filter.is_some() {
-            sysctl::write(&filter_of_loopback(sysctl), LOOSE)?;
+            sysctl::write(&filter_of_loopback(sysctl), sysctl::LOOSE)?;
         }
         for family in families(sysctl)? {
-            match nft(&family.detour(&rules)).await {
+            match load(&family.detour(&rules)).await {
                 Err(error @ ProgramError::Refused { .. }) => tracing::warn!(
                     %error,
                     "no detour: a packet that arrives while its link joins or leaves a bridge is lost"
@@ -93,7 +90,7 @@ impl Detour {
                 result => result?,
             }
         }
-        Ok(nft(&hook(&rules, links)).await?)
+        Ok(load(&hook(&rules, links)).await?)
     }
 }
 
@@ -194,8 +191,4 @@ fn hook(rules: &str, links: &[&str]) -> String {
          add rule {chain} jump {rules}\n",
         links.join(", ")
     )
-}
-
-async fn nft(text: &str) -> Result<(), ProgramError> {
-    run("nft", &["-f", "-"], Some(text)).await.map(|_| ())
 }

@@ -6,7 +6,7 @@ use flannel_to_calico::facts::{FirewallBackend, FirewallObject};
 use futures::future::join_all;
 
 use super::FirewallError;
-use super::backend::{chain, family, legacy_tables, program, save, transact};
+use super::backend::{chain, family, legacy_tables, load, program, save, transact};
 use super::nftables::Nftables;
 use crate::host::program::{LOCK_SECONDS, ProgramError, run};
 
@@ -154,7 +154,7 @@ pub async fn delete(object: &FirewallObject) -> Result<(), FirewallError> {
 pub async fn restore(object: &FirewallObject, saved: &[String]) -> Result<(), FirewallError> {
     if object.backend == FirewallBackend::Nftables {
         native_table(object)?;
-        run("nft", &["-f", "-"], Some(&format!("{}\n", saved.join("\n")))).await?;
+        load(&format!("{}\n", saved.join("\n"))).await?;
         return Ok(());
     }
     transact(object.backend, &restoration(place(object)?, &object.chain, saved)).await?;

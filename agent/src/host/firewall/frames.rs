@@ -4,7 +4,8 @@
 //! One chain of nftables' family `netdev` for each link: its name is that of the link, or both names of the link of a pod, with an
 //! underscore between them. Since Linux 6.16 a chain belongs to the names of its links; before, to the links that had these names.
 
-use crate::host::program::{ProgramError, run};
+use super::backend::{load, without};
+use crate::host::program::ProgramError;
 
 /// The family of the rules: frames that arrive on a link, before a bridge takes them.
 pub const FAMILY: &str = "netdev";
@@ -21,13 +22,13 @@ const PRIORITY: &str = "-500";
 /// nft fails.
 pub async fn accept(rules: &[String], exists: impl Fn(&str) -> bool) -> Result<(), ProgramError> {
     let all = batch(rules, |_| true);
-    match run("nft", &["-f", "-"], Some(&all)).await {
+    match load(&all).await {
         // A kernel that binds chains to links refuses names without a link.
         Err(_) if rules.iter().any(|rule| links(rule).any(|link| !exists(link))) => {
             let existing = batch(rules, exists);
-            run("nft", &["-f", "-"], Some(&existing)).await.map(|_| ())
+            load(&existing).await
         }
-        result => result.map(|_| ()),
+        result => result,
     }
 }
 
@@ -38,8 +39,7 @@ pub async fn accept(rules: &[String], exists: impl Fn(&str) -> bool) -> Result<(
 /// nft fails.
 pub async fn stop_accepting(rules: &[String], remaining: &[String]) -> Result<(), ProgramError> {
     if remaining.iter().all(|rule| rules.contains(rule)) {
-        let text = format!("add table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n");
-        return run("nft", &["-f", "-"], Some(&text)).await.map(|_| ());
+        return load(&without(&format!("{FAMILY} {TABLE}"))).await;
     }
     let existing = rules.iter().filter(|rule| remaining.contains(rule));
     let lines: Vec<String> = existing
@@ -48,7 +48,7 @@ pub async fn stop_accepting(rules: &[String], remaining: &[String]) -> Result<()
     if lines.is_empty() {
         return Ok(());
     }
-    run("nft", &["-f", "-"], Some(&lines.concat())).await.map(|_| ())
+    load(&lines.concat()).await
 }
 
 fn batch(rules: &[String], exists: impl Fn(&str) -> bool) -> String {

@@ -17,9 +17,6 @@ use crate::host::sysctl;
 use crate::kinds::flannel_to_calico::facts;
 use crate::kinds::flannel_to_calico::journal::Before;
 
-/// A loose reverse path filter.
-const LOOSE: &str = "2";
-
 impl StepContext<'_> {
     /// Performs the action for each pod. A pod that has ended meanwhile is left out.
     pub(super) async fn change_pods(&self, change: &PodChange) -> Result<(), ApplyError> {
@@ -79,7 +76,7 @@ impl StepContext<'_> {
 
     fn loosen(&self, change: &PodChange) -> Result<(), ApplyError> {
         for (end, link) in self.links(change) {
-            self.write(&sysctl::reverse_path_filter_of(&link.name), LOOSE)?;
+            self.write(&sysctl::reverse_path_filter_of(&link.name), sysctl::LOOSE)?;
             if end.speaks_ipv6() {
                 self.write(&sysctl::ipv6_is_disabled_on(&link.name), "0")?;
             }

@@ -7,8 +7,7 @@ use flannel_to_calico::host::{BRIDGE, KEPT_LABEL};
 use super::super::back;
 use super::super::context::StepContext;
 use super::super::error::ApplyError;
-use super::LOOSE;
-use crate::host::{files, sysctl};
+use crate::host::sysctl;
 use crate::kinds::flannel_to_calico::facts;
 use crate::kinds::flannel_to_calico::journal::Before;
 
@@ -19,7 +18,7 @@ impl StepContext<'_> {
             let kept = self.netlink.keep_mac(bridge).await;
             kept.map_err(ApplyError::netlink(self.step))?;
         }
-        self.write(&sysctl::reverse_path_filter_of(BRIDGE), LOOSE)?;
+        self.write(&sysctl::reverse_path_filter_of(BRIDGE), sysctl::LOOSE)?;
         self.accept(&[BRIDGE.to_owned()]).await
     }
 
@@ -50,7 +49,7 @@ impl StepContext<'_> {
         let netlink_error = ApplyError::netlink(self.step);
         let created = self.netlink.create_bridge(link).await;
         let bridge = created.map_err(&netlink_error)?;
-        self.restore_values(saved)?;
+        back::restore_parameters(self.step, saved)?;
         let speaks_ipv6 = facts::speaks_ipv6(network, BRIDGE);
         if speaks_ipv6 {
             // Otherwise the host sends no neighbour solicitation through the bridge for one or two seconds.
@@ -71,18 +70,6 @@ impl StepContext<'_> {
             for address in pod.ipv6_addresses() {
                 let answered = self.netlink.add_proxy(bridge.index, address).await;
                 answered.map_err(&netlink_error)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the saved values of parameters that have another value: some cannot be written.
-    fn restore_values(&self, saved: &Before) -> Result<(), ApplyError> {
-        let file_error = ApplyError::file(self.step);
-        for (path, value) in &saved.texts {
-            let now = files::read_if_exists(path).map_err(&file_error)?;
-            if now.is_some_and(|now| now != value.as_bytes()) {
-                sysctl::write(path, value).map_err(&file_error)?;
             }
         }
         Ok(())
