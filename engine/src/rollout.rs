@@ -6,7 +6,7 @@ mod unavailable;
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
 
-pub use turn::{Back, RollbackAdmission, admit_rollback, is_rolled_back};
+pub use turn::{Back, RollbackAdmission, admit_rollback, is_rolled_back, next_rollbacks};
 
 use crate::decision::{Wait, WaitReason};
 use crate::words::names;

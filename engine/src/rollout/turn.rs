@@ -49,6 +49,31 @@ pub struct RollbackAdmission<'node> {
     pub held: Option<Wait>,
 }
 
+/// Nodes that are done and to be rolled back, in this order: the last one first.
+fn queue<'all, 'node>(nodes: &'all [RolloutNode<'node>], back: &Back) -> Vec<&'all RolloutNode<'node>> {
+    let waits = |node: &&RolloutNode<'_>| match node.standing {
+        NodeProgress::Working | NodeProgress::Halted | NodeProgress::Returning => false,
+        _ => !node.is_backing_off,
+    };
+    let selected = nodes.iter().rev().filter(|node| back.selects(node));
+    let mut queue: Vec<&RolloutNode<'node>> = selected.filter(waits).collect();
+    queue.sort_by_key(|node| node.tries);
+    queue
+}
+
+/// The nodes that are rolled back next: as many as may be in progress at the same time.
+pub fn next_rollbacks<'node>(
+    nodes: &[RolloutNode<'node>],
+    back: &Back,
+    limit: MaxUnavailable,
+) -> Vec<&'node str> {
+    let ready = queue(nodes, back).into_iter().filter(|node| node.ready);
+    ready
+        .take(limit.resolve(nodes.len()))
+        .map(|node| node.name)
+        .collect()
+}
+
 /// Chooses the nodes that start their rollback now. Nodes in progress start at once: they are unavailable already. Nodes that are
 /// done follow, the last one first, as long as no more nodes than the limit are in progress or NotReady.
 pub fn admit_rollback<'node>(
@@ -69,12 +94,7 @@ pub fn admit_rollback<'node>(
     };
     let limit = limit.resolve(nodes.len());
     let mut unavailable = nodes.iter().filter(|node| is_unavailable(node)).count();
-    let mut queue: Vec<&RolloutNode<'node>> = nodes.iter().rev().filter(|node| back.selects(node)).collect();
-    queue.sort_by_key(|node| node.tries);
-    for node in queue {
-        if in_progress(&node) || node.standing == NodeProgress::Returning || node.is_backing_off {
-            continue;
-        }
+    for node in queue(nodes, back) {
         let hold = |reason, message| {
             Some(Wait {
                 reason,

@@ -67,14 +67,17 @@ pub(super) async fn advance(
     let probes = probe::choose(&snapshot, is_untouched);
     probe::delete_spent_probe_pods(context, &snapshot, now, loses_calicos_address).await?;
     let order = node_order(&snapshot, &context.node_name);
-    let (watched, mut drafts) = watch(pass, memory, &snapshot, &order, status).await?;
+    let mut nodes = states(pass, &snapshot, back.as_ref(), &order);
+    let next = back.as_ref().map_or_else(Vec::new, |back| {
+        rollout::next_rollbacks(&nodes, back, rules(migration).max_unavailable)
+    });
+    let (watched, mut drafts) = watch(pass, memory, &snapshot, &next, status).await?;
     if is_kept_written(status) {
         drift::record(&snapshot, &mut drafts);
     }
     probe::ask_probers(&snapshot, &probes, &mut drafts);
     let lossy = traffic::stop(context, migration, &watched, status, now).await;
     let policy = policy(pass, &memory.clock);
-    let mut nodes = states(pass, &snapshot, back.as_ref(), &order);
     // First, so that a node that changes direction takes no further step forward.
     let (turned, held_back) =
         rollback::turn_around(pass, &snapshot, &order, &mut nodes, back.as_ref(), &mut drafts).await?;
@@ -127,7 +130,7 @@ async fn watch(
     pass: &Pass<'_>,
     memory: &mut Memory,
     snapshot: &Snapshot,
-    order: &[String],
+    next: &[&str],
     status: &mut MigrationStatus,
 ) -> Result<(TrafficResult, Drafts), PassError> {
     traffic::watch(
@@ -135,7 +138,7 @@ async fn watch(
         &mut memory.traffic,
         pass.migration,
         &networks(),
-        fates(pass, snapshot, order),
+        fates(pass, snapshot, next),
         snapshot,
         status,
     )

@@ -1,6 +1,6 @@
 //! Traffic pods wanted on each node, by network.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ::flannel_to_calico::api::OrEmpty as _;
 use api::migration::{Desired, Strategy};
@@ -12,7 +12,6 @@ use flannel_to_calico::facts::LegacyPod;
 use super::pass::Pass;
 use super::view::is_on_flannel;
 use crate::facts;
-use crate::limits::rules;
 use crate::snapshot::Snapshot;
 use crate::traffic::{Fates, Network, Networks, is_traffic_pod};
 
@@ -28,32 +27,13 @@ pub fn networks() -> Networks {
     }
 }
 
-/// Nodes that are rolled back next, in the order of the rollout. A traffic pod answers for some seconds after its deletion, and the
-/// host of its node is not put back before it has ended: it is deleted while the nodes before are rolled back.
-fn returning_next<'order>(
-    pass: &Pass<'_>,
-    snapshot: &Snapshot,
-    order: &'order [String],
-) -> BTreeSet<&'order str> {
-    if pass.migration.spec.desired != Desired::Rollback {
-        return BTreeSet::new();
-    }
-    let is_done = |name: &&String| {
-        let object = snapshot.node_migrations.get(*name);
-        object.is_some_and(|object| object.spec.finished_at.is_some())
-    };
-    let limit = rules(pass.migration).max_unavailable.resolve(order.len());
-    let nodes = order.iter().rev().filter(is_done).take(limit);
-    nodes.map(String::as_str).collect()
-}
-
-/// Fate of the traffic pods of every node. `order` is that of the rollout.
+/// Fate of the traffic pods of every node. `next` are the nodes that are rolled back next: a traffic pod answers for some seconds after
+/// its deletion, and the host of its node is not put back before it has ended, so it is deleted while the nodes before are rolled back.
 pub(super) fn fates<'snapshot>(
     pass: &Pass<'_>,
     snapshot: &'snapshot Snapshot,
-    order: &[String],
+    next: &[&str],
 ) -> Fates<'snapshot> {
-    let next = returning_next(pass, snapshot, order);
     let mut fates = BTreeMap::new();
     for (name, object) in &snapshot.node_migrations {
         let Some(node) = snapshot.nodes.get(name) else {
@@ -61,7 +41,7 @@ pub(super) fn fates<'snapshot>(
         };
         let spec = &object.spec;
         let stand = match (spec.finished_at, spec.started, spec.rolling_back) {
-            (Some(_), _, _) if next.contains(name.as_str()) => NodeProgress::Back,
+            (Some(_), _, _) if next.contains(&name.as_str()) => NodeProgress::Back,
             (Some(_), _, _) => NodeProgress::Done,
             (None, true, true) => NodeProgress::Back,
             (None, true, false) => NodeProgress::There,
