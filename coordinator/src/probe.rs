@@ -7,7 +7,7 @@ use api::node_migration::ProbeTarget;
 use api::{Migration, NodeMigration, names};
 use engine::probe::{ProbePod, Prober};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -276,32 +276,16 @@ pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Re
     own_pods::create(context, &format!("probe pod for node {name}"), pod).await
 }
 
-fn words(status: &PodStatus) -> String {
-    let parts = [&status.phase, &status.reason, &status.message];
-    let known: Vec<&str> = parts.into_iter().filter_map(Option::as_deref).collect();
-    if known.is_empty() {
-        return "no status yet".to_owned();
-    }
-    known.join(": ")
-}
-
 /// The probe pod as the decision sees it: with an address once it is Ready.
 pub fn probe_pod(pod: &Pod) -> ProbePod {
     let status = pod.status.clone().unwrap_or_default();
     let ready = facts::pods::is_ready(pod);
     let address: Option<IpAddr> = status.pod_ip.as_deref().and_then(|text| text.parse().ok());
-    let waiting = status.container_statuses.iter().flatten().find_map(|container| {
-        let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        Some(format!(
-            "{}: {}",
-            waiting.reason.as_deref()?,
-            waiting.message.as_deref().unwrap_or_default()
-        ))
-    });
+    let waiting = facts::pods::waiting(&status).map(|(reason, message)| format!("{reason}: {message}"));
     ProbePod {
         uid: pod.uid().unwrap_or_default(),
         address: address.filter(|_| ready),
-        message: waiting.unwrap_or_else(|| words(&status)),
+        message: waiting.unwrap_or_else(|| facts::pods::state(&status, ": ")),
     }
 }
 

@@ -288,6 +288,25 @@ fn is_unschedulable(pod: &Pod) -> bool {
     })
 }
 
+/// Reason and message of the first container that waits; the message may be empty.
+pub fn waiting(status: &PodStatus) -> Option<(&str, &str)> {
+    status.container_statuses.iter().flatten().find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let message = waiting.message.as_deref().unwrap_or_default();
+        Some((waiting.reason.as_deref()?, message))
+    })
+}
+
+/// Phase, reason and message of the Pod itself, as far as they are set: a kubelet that rejects it gives all three.
+pub fn state(status: &PodStatus, separator: &str) -> String {
+    let parts = [&status.phase, &status.reason, &status.message];
+    let known: Vec<&str> = parts.into_iter().filter_map(Option::as_deref).collect();
+    if known.is_empty() {
+        return "no status yet".to_owned();
+    }
+    known.join(separator)
+}
+
 /// Whether a Pod reports Ready.
 pub fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready").is_some_and(|condition| condition.status == "True")

@@ -130,28 +130,12 @@ impl<'pods> Staying<'pods> {
 /// What the pod waits for.
 pub fn state(pod: &Pod, networks: &Networks) -> String {
     let status = pod.status.clone().unwrap_or_default();
-    let waiting = status.container_statuses.iter().flatten().find_map(|container| {
-        let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        Some(format!(
-            "{} {}",
-            waiting.reason.as_deref()?,
-            waiting.message.as_deref().unwrap_or_default()
-        ))
-    });
-    let state = match waiting {
-        Some(waiting) => waiting.trim_end().to_owned(),
+    let state = match facts::pods::waiting(&status) {
+        Some((reason, message)) => format!("{reason} {message}").trim_end().to_owned(),
         None if running(pod, networks).is_some() => {
             "running; some of its paths have not answered yet".to_owned()
         }
-        None => {
-            let parts = [status.phase, status.reason, status.message];
-            let parts_of_status: Vec<String> = parts.into_iter().flatten().collect();
-            if parts_of_status.is_empty() {
-                "no status yet".to_owned()
-            } else {
-                parts_of_status.join(" ")
-            }
-        }
+        None => facts::pods::state(&status, " "),
     };
     format!("pod {}: {state}", pod.name_any())
 }

@@ -74,16 +74,23 @@ fn is_urgent(goal: Goal, old: &NodeStatus, new: &NodeStatus) -> bool {
     let pods = |status: &NodeStatus| status.facts.as_ref().map(|facts| facts.legacy_pods.clone());
     let unread = |status: &NodeStatus| status.facts.as_ref().map(|facts| facts.unread_processes.clone());
     // A problem that has ended refuses no start any longer.
-    let unknown = |status: &NodeStatus| {
-        let facts = status.facts.iter();
-        facts.flat_map(links_without_known_pod).collect::<BTreeSet<_>>()
-    };
+    let remain = unknown_links(new);
+    let has_ended = unknown_links(old).iter().any(|link| !remain.contains(link));
     unread(old) != unread(new)
         || old.facts.is_some() != new.facts.is_some()
         || without_facts(old) != without_facts(new)
         || (pods_decide(goal, new) && pods(old) != pods(new))
-        || !unknown(old).is_subset(&unknown(new))
+        || has_ended
         || has_late_pod(goal, old, new)
+}
+
+/// Links on the bridge without a known pod, one sentence each.
+fn unknown_links(status: &NodeStatus) -> Vec<String> {
+    status
+        .facts
+        .as_ref()
+        .map(links_without_known_pod)
+        .unwrap_or_default()
 }
 
 /// Whether a pod was added to the old network of a host that leaves it: Calico must not assign its address to another pod.
@@ -128,11 +135,6 @@ fn verdicts(checks: &[Check]) -> Vec<Check> {
 /// the result contains them then; on the way back it contains Calico's pods, too. Pods on the bridge without a record are always
 /// contained, since preflight reports them.
 fn without_pods(goal: Goal, status: &NodeStatus) -> (NodeStatus, Vec<String>) {
-    let unknown = status
-        .facts
-        .as_ref()
-        .map(links_without_known_pod)
-        .unwrap_or_default();
     let mut rest = NodeStatus {
         checks: verdicts(&status.checks),
         leftovers: Vec::new(),
@@ -153,5 +155,5 @@ fn without_pods(goal: Goal, status: &NodeStatus) -> (NodeStatus, Vec<String>) {
             facts.calico.records = 0;
         }
     }
-    (rest, unknown)
+    (rest, unknown_links(status))
 }
