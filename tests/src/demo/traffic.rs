@@ -62,22 +62,20 @@ pub async fn replace_probers(cluster: &Cluster) -> Result<()> {
 
 /// Ends every prober and reads all reports, those of evicted probers included.
 pub async fn end(cluster: &Cluster) -> Result<Vec<Report>> {
-    cluster
-        .api()
-        .kubectl(&[
+    let delete = async |options: &[&str]| {
+        let whole = [
             "-n",
             NAMESPACE,
             "delete",
             "daemonset",
-            "traffic",
-            "traffic-host",
-            "traffic-crowd",
-            "--ignore-not-found",
             "--cascade=foreground",
             "--wait=false",
-        ])
-        .await
-        .context("end the traffic")?;
+        ];
+        let arguments = [&whole, options].concat();
+        cluster.api().kubectl(&arguments).await.context("end the traffic")
+    };
+    delete(&["traffic", "traffic-host"]).await?;
+    delete(&["traffic-crowd", "--ignore-not-found"]).await?;
     let pods: Api<Pod> = Api::namespaced(cluster.api().client(), NAMESPACE);
     let probers = ListParams::default().labels(PROBERS);
     until(

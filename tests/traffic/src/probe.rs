@@ -175,11 +175,7 @@ impl Prober {
         };
         Ok(Self {
             socket,
-            flows: if options.without_connections {
-                Flows::new(options.from, limits).without_connections()
-            } else {
-                Flows::new(options.from, limits)
-            },
+            flows: Flows::new(options.from, limits, !options.without_connections),
             options,
             known,
             publish: Some(publish),

@@ -70,21 +70,13 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// An empty list.
-    pub fn new(origin: Origin, limits: Limits) -> Self {
+    /// An empty list. `connections`: whether each pod also gets probes over a connection.
+    pub fn new(origin: Origin, limits: Limits, connections: bool) -> Self {
         Self {
             origin,
             limits,
-            connections: true,
+            connections,
             list: Vec::new(),
-        }
-    }
-
-    /// Only datagrams.
-    pub fn without_connections(self) -> Self {
-        Self {
-            connections: false,
-            ..self
         }
     }
 
@@ -318,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_removed_pod_gets_no_probes_but_keeps_its_counts() {
-        let mut flows = Flows::new(Origin::Pod, LIMITS);
+        let mut flows = Flows::new(Origin::Pod, LIMITS, true);
         let start = Instant::now();
         flows.set_service("echo", "10.96.0.9:7000".parse().unwrap());
         let mut connections = flows.set_pods(&BTreeSet::from([target("a"), target("b")]));
@@ -362,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_name_is_queried_less_often() {
-        let mut flows = Flows::new(Origin::Pod, LIMITS);
+        let mut flows = Flows::new(Origin::Pod, LIMITS, true);
         flows.set_service("echo", "10.96.0.9:7000".parse().unwrap());
         flows.set_name(
             "echo.traffic.svc.cluster.local",
@@ -376,7 +368,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_another_pod_is_a_stray_and_leaves_the_probe_pending() {
-        let mut flows = Flows::new(Origin::Host, LIMITS);
+        let mut flows = Flows::new(Origin::Host, LIMITS, true);
         let now = Instant::now();
         flows.set_pods(&BTreeSet::from([target("a")]));
         let (packet, ..) = flows.send(0, now, Timestamp::UNIX_EPOCH);
@@ -404,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_connection_breaks_only_while_its_target_exists() {
-        let mut flows = Flows::new(Origin::Pod, LIMITS);
+        let mut flows = Flows::new(Origin::Pod, LIMITS, true);
         let mut connections = flows.set_pods(&BTreeSet::from([target("a")]));
         flows.send_over_connection(1, Instant::now(), Timestamp::UNIX_EPOCH);
         assert_eq!(
