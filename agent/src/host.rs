@@ -12,6 +12,7 @@ pub mod netlink;
 pub mod nft;
 pub mod paths;
 pub mod priority;
+pub mod process_end;
 pub mod processes;
 pub mod program;
 pub mod random;

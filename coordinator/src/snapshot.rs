@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use api::{NodeMigration, names};
+use engine::daemon_pod::{DaemonPod, DaemonPodState};
 use engine::drain::{self, Budget};
 use engine::order::{self, Place};
 use engine::pods::Pods;
@@ -91,12 +92,18 @@ impl Snapshot {
         self.index.on(node)
     }
 
-    /// Names of the pods of a `DaemonSet` on a node, including terminating ones, and whether each is Ready and not terminating.
-    pub fn daemons_on(&self, node: &str, namespace: &str, daemon_set: &str) -> Vec<(String, bool)> {
-        self.pods_on(node)
-            .iter()
-            .filter(|pod| is_of_daemon_set(pod, namespace, daemon_set))
-            .map(|pod| (pod.key(), is_usable(pod)))
+    /// The pods of a `DaemonSet` on a node, including terminating ones.
+    pub fn daemons_on(&self, node: &str, namespace: &str, daemon_set: &str) -> Vec<DaemonPod> {
+        let pods = self.pods_on(node).iter();
+        pods.filter(|pod| is_of_daemon_set(pod, namespace, daemon_set))
+            .map(|pod| DaemonPod {
+                name: pod.key(),
+                state: match (pod.deleted_at, pod.ready) {
+                    (Some(_), _) => DaemonPodState::Terminating,
+                    (None, true) => DaemonPodState::Ready,
+                    (None, false) => DaemonPodState::NotReady,
+                },
+            })
             .collect()
     }
 

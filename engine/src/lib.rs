@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod cni;
 pub mod command_line;
 pub mod corefile;
+pub mod daemon_pod;
 pub mod decision;
 pub mod document;
 pub mod drain;

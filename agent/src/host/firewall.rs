@@ -71,6 +71,8 @@ pub struct Firewall {
     pub detour: Option<Detour>,
     /// Calico's own tables, and iptables tables that contain chains of Calico.
     pub calico: Vec<FirewallObject>,
+    /// Number of Calico's IP sets.
+    pub calico_sets: usize,
 }
 
 /// Reads every backend of the kernel.
@@ -79,8 +81,8 @@ pub struct Firewall {
 ///
 /// A program (iptables, ipset, nft) fails or prints lines that cannot be read, or the list of legacy tables cannot be read.
 pub async fn read(proc: &Path) -> Result<Firewall, FirewallError> {
-    let nft =
-        Nftables::read(|chain| flannel::of_flannel(chain).or_else(|| calico::common_name(chain))).await?;
+    let select = |chain: &str| flannel::of_flannel(chain).or_else(|| calico::common_name(chain));
+    let (nft, calico_sets) = tokio::try_join!(Nftables::read(select), calico::sets())?;
     let (flannel, unread) = flannel::list(proc, &nft).await?;
     Ok(Firewall {
         flannel,
@@ -88,5 +90,6 @@ pub async fn read(proc: &Path) -> Result<Firewall, FirewallError> {
         frame_rules: nft.frame_rules(),
         detour: nft.detour(),
         calico: calico::list(proc, &nft).await?,
+        calico_sets,
     })
 }

@@ -46,8 +46,8 @@ impl ProcessError {
 /// The requested names that run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Running {
-    /// Names with a living process in the agent's own network namespace.
-    pub names: BTreeSet<&'static str>,
+    /// Names with a living process in the agent's own network namespace, and the numbers of these processes.
+    pub names: BTreeMap<&'static str, BTreeSet<u32>>,
     /// Processes that may have one of the names and could not be read, one text each.
     pub unread: Vec<String>,
 }
@@ -93,7 +93,7 @@ impl Processes {
     fn read(&self, proc: &Path, names: &'static [&'static str]) -> Result<Running, ProcessError> {
         let own = network(&proc.join("thread-self"));
         let mut unread = Vec::new();
-        let mut found = BTreeSet::new();
+        let mut found = BTreeMap::<_, BTreeSet<u32>>::new();
         let mut others = BTreeMap::new();
         let folder = proc.to_owned();
         let stats = self.stat.read(numbers(proc)?, move |number| {
@@ -104,7 +104,7 @@ impl Processes {
                 Ok(None) => {}
                 Ok(Some(process)) => match names.iter().find(|name| process.command == **name) {
                     Some(name) => {
-                        found.insert(*name);
+                        found.entry(*name).or_default().insert(number);
                     }
                     None => {
                         others.insert(number, process);
@@ -137,7 +137,9 @@ impl Processes {
                     first.clone()
                 }
             };
-            found.extend(names.iter().find(|name| first.as_deref() == Some(**name)));
+            if let Some(name) = names.iter().find(|name| first.as_deref() == Some(**name)) {
+                found.entry(*name).or_default().insert(number);
+            }
             now.insert(identity, first);
         }
         *seen = now;

@@ -61,6 +61,10 @@ impl AgentKind for Agent {
         self.0.record_suspension();
     }
 
+    async fn question_changed(&mut self) {
+        self.0.process_ended().await;
+    }
+
     fn pod_mtu(spec: &NodeSpec) -> Option<u32> {
         spec.host
             .as_ref()

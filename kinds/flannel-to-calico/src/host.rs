@@ -309,6 +309,25 @@ pub fn decide(
     if let Some(step) = upkeep {
         return HostDecision::Run(step);
     }
+    let prepares =
+        settings.adopt_pods && wanted == Phase::Mixed && matches!(at, Phase::Swapped | Phase::Mixed);
+    match towards(facts, settings, at, wanted, remembered) {
+        // While calico-node starts, the adoption begins.
+        nothing @ (HostDecision::Settled | HostDecision::Wait(_)) if prepares => {
+            adopt::prepare(facts, settings).map_or(nothing, HostDecision::Run)
+        }
+        decision => decision,
+    }
+}
+
+/// The next change of a host in phase `at` on its way to the wanted one.
+fn towards(
+    facts: &HostFacts,
+    settings: &HostSettings,
+    at: Phase,
+    wanted: Phase,
+    remembered: &JournalState,
+) -> HostDecision {
     if at.reaches(wanted) {
         return HostDecision::Settled;
     }

@@ -33,7 +33,7 @@ fn let_go(path: &Path, text: &str) {
 
 async fn read(processes: &Processes, proc: &TempDir) -> (Vec<&'static str>, Vec<String>) {
     let Running { names, unread } = processes.running(proc.path(), NAMES).await.unwrap();
-    (names.into_iter().collect(), unread)
+    (names.into_keys().collect(), unread)
 }
 
 #[tokio::test]

@@ -37,6 +37,8 @@ pub struct Observation {
     pub state: State,
     /// A detour around a bridge, which no step is making now.
     pub detour: Option<Detour>,
+    /// Numbers of the processes of flanneld and calico-node.
+    pub daemons: Vec<u32>,
 }
 
 /// The host could not be read.
@@ -91,9 +93,11 @@ pub async fn observe(
     )?;
     let state = cnidir::state(&paths.cni_state, &cnidir::flannel_networks(&cni))?;
     let subnet_environment = subnet_environment(paths)?;
-    let snapshot = netlink.snapshot().await?;
-    let sets = async { firewall::calico::sets().await.map_err(FirewallError::from) };
-    let (firewall, sets) = tokio::try_join!(firewall::read(&paths.proc), sets)?;
+    // At the same time: the firewall is read by programs.
+    let (snapshot, firewall) = tokio::try_join!(
+        async { netlink.snapshot().await.map_err(ObserveError::from) },
+        async { firewall::read(&paths.proc).await.map_err(ObserveError::from) },
+    )?;
     let (all, mut interfaces) = sysctl::reverse_path_filter(&paths.proc)?;
     let parameters = link_parameters(
         (all, &interfaces),
@@ -108,22 +112,15 @@ pub async fn observe(
         let ipv6 = environment.ipv6.as_ref().map(|ipv6| IpNet::V6(ipv6.network));
         [IpNet::V4(environment.network)].into_iter().chain(ipv6).collect()
     });
-    interfaces.retain(|name, _| {
-        // A pod's interface has the value of `default`; with each interface the facts would change with every pod.
-        name == "default"
-            || name == BRIDGE
-            || name.starts_with("flannel.")
-            || name == "vxlan.calico"
-            || Some(name) == uplink.as_ref()
-            || detected.as_ref().is_some_and(|(_, link)| link == name)
-    });
+    let used = [uplink.as_ref(), detected.as_ref().map(|(_, link)| link)];
+    interfaces.retain(|name, _| is_of_networks(name) || used.contains(&Some(name)));
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let vxlan_devices = facts::vxlan_devices(&snapshot);
     let calico = CalicoObjects {
-        node_running: running.names.contains(CALICO_NODE),
+        node_running: running.names.contains_key(CALICO_NODE),
         pods: facts::calico_pods(&snapshot, &legacy_pods),
         firewall: firewall.calico,
-        sets: count(sets),
+        sets: count(firewall.calico_sets),
         blackholes: count(facts::blackholes(&snapshot).count()),
         pod_routes: count(facts::pod_routes(&snapshot).count()),
         subnet_routes: facts::subnet_routes(&snapshot),
@@ -144,7 +141,8 @@ pub async fn observe(
         direct_routes: facts::direct_routes(&snapshot, &networks),
         reverse_path_filter: ReversePathFilter { all, interfaces },
         subnet_environment,
-        flanneld_running: running.names.contains(FLANNELD),
+        calico_accepts_pods: paths.node_name_of_calico().exists(),
+        flanneld_running: running.names.contains_key(FLANNELD),
         unread_processes: running.unread,
         firewall: firewall.flannel,
         unread_tables: firewall.unread,
@@ -161,7 +159,14 @@ pub async fn observe(
         snapshot,
         state,
         detour: firewall.detour,
+        daemons: running.names.into_values().flatten().collect(),
     })
+}
+
+/// Whether the parameters of this interface are a fact. A pod's interface has the value of `default`; with each interface the facts
+/// would change with every pod.
+fn is_of_networks(name: &str) -> bool {
+    name == "default" || name == BRIDGE || name.starts_with("flannel.") || name == "vxlan.calico"
 }
 
 /// flannel's `subnet.env`.

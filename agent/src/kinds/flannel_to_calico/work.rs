@@ -25,12 +25,13 @@ use crate::host::connections;
 use crate::host::firewall::FirewallError;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::paths::Paths;
+use crate::host::process_end;
 use crate::host::processes::Processes;
 use crate::kinds::HostParts;
 use crate::kinds::flannel_to_calico::inactivity::InactivityClock;
 use crate::kinds::flannel_to_calico::journal::Journal;
 use crate::kinds::flannel_to_calico::observe::{Observation, ObserveError, observe};
-use crate::report::Report;
+use crate::report::{Pending, Report};
 use crate::watched_object::WatchedObject;
 
 /// MTU of the tunnel until the settings are known: the usual MTU of an uplink less the VXLAN header.
@@ -56,6 +57,8 @@ pub struct Worker {
     taking: TakingClock,
     /// Links on the bridge without a known pod at the last observation.
     unknown_links: Vec<String>,
+    /// Numbers of the processes whose end the next step waits for.
+    awaited: Vec<u32>,
 }
 
 /// State of a host on its way to the goal.
@@ -83,6 +86,7 @@ impl Worker {
             performed: BTreeSet::new(),
             taking: TakingClock::default(),
             unknown_links: Vec::new(),
+            awaited: Vec::new(),
         })
     }
 
@@ -108,6 +112,9 @@ impl Worker {
     ) -> Report {
         let mut report = self.observe_and_work(spec, goals).await;
         report.pending = pending(spec, &report);
+        if report.pending != Pending::Process {
+            self.awaited.clear();
+        }
         report.steps = self.done();
         report
     }
@@ -134,7 +141,7 @@ impl Worker {
         );
         let mut paths = self.configuration.paths.clone();
         paths.cni_configuration = PathBuf::from(&settings.cni_configuration_directory);
-        for folder in [&paths.cni_configuration, &paths.flannel] {
+        for folder in [&paths.cni_configuration, &paths.flannel, &paths.calico] {
             if let Err(error) = self.configuration.folders.add(folder) {
                 tracing::debug!(error = chain(&error), "watching a folder failed");
             }
@@ -157,6 +164,11 @@ impl Worker {
             .perform_steps(&mut seen, &settings, &paths, goal, goals, failure)
             .await;
         self.report(&seen, &settings, orders.as_ref(), goal, &journal, outcome)
+    }
+
+    /// Waits until a process has ended that the next step waits for.
+    pub async fn process_ended(&self) {
+        process_end::one_ended(&self.awaited).await;
     }
 
     fn fell_back(&self) -> Option<String> {

@@ -25,6 +25,7 @@ use crate::snapshot::Snapshot;
 fn agent_report(ready: bool, status: &NodeMigrationStatus) -> AgentReport {
     let of_host = status.flannel_to_calico.or_empty();
     let failure = status.failure.as_ref();
+    let facts = of_host.facts.as_ref();
     AgentReport {
         ready,
         phase: of_host.phase,
@@ -41,10 +42,8 @@ fn agent_report(ready: bool, status: &NodeMigrationStatus) -> AgentReport {
         goal: of_host.goal,
         changes: of_host.changes.clone(),
         fell_back: of_host.automatic_rollback.clone(),
-        has_calico_pods: of_host
-            .facts
-            .as_ref()
-            .is_some_and(|host| !host.calico.pods.is_empty()),
+        has_calico_pods: facts.is_some_and(|host| !host.calico.pods.is_empty()),
+        calico_accepts_pods: facts.is_some_and(|host| host.calico_accepts_pods),
     }
 }
 

@@ -78,6 +78,16 @@ pub(super) fn next(facts: &HostFacts, settings: &HostSettings) -> Option<HostSte
     })
 }
 
+/// The next change of an adoption that keeps every pod on `cni0`; `None` if none remains. Such changes need no calico-node: they are
+/// made while it starts.
+pub(super) fn prepare(facts: &HostFacts, settings: &HostSettings) -> Option<HostStep> {
+    next(facts, settings).filter(|step| match step {
+        HostStep::OpenBridge => true,
+        HostStep::ChangePods(change) => change.action.keeps_pods_on_bridge(),
+        _ => false,
+    })
+}
+
 /// Why a pod that runs on `cni0` cannot be adopted, as a part of a sentence after the name of the pod; `None` if it can.
 fn obstacle(pod: &LegacyPod, facts: &HostFacts, settings: &HostSettings) -> Option<String> {
     if let Some(obstacle) = &pod.obstacle {

@@ -85,6 +85,14 @@ impl PodAction {
     /// Every action, in the order of an adoption.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 
+    /// Whether the pod is on `cni0` after this action: the actions before [`PodAction::Detach`].
+    pub(super) fn keeps_pods_on_bridge(self) -> bool {
+        match self {
+            Self::Loosen | Self::Route | Self::Answer | Self::Accept => true,
+            Self::Detach | Self::Rename => false,
+        }
+    }
+
     /// Whether the link of this pod shows that the action is done.
     pub(super) fn is_done(self, pod: &LegacyPod, link: &PodLink) -> bool {
         match self {

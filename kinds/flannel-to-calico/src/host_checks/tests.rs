@@ -48,6 +48,7 @@ fn healthy() -> HostFacts {
         }),
         flanneld_running: true,
         unread_processes: Vec::new(),
+        calico_accepts_pods: false,
         unread_tables: Vec::new(),
         firewall: Vec::new(),
         leases: 1,

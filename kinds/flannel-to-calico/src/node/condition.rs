@@ -1,8 +1,8 @@
 //! Conditions of all strategies: a label of this migration, an answer of the probe pod, the end of flannel, a phase of the host.
 
+use engine::daemon_pod::{DaemonPod, DaemonPodState, names};
 use engine::decision::{Decision, Halt, HaltReason, WaitReason};
 use engine::probe::{self, Missing};
-use engine::words;
 
 use super::next::{next, wait};
 use super::{Next, NodeStep, NodeView, Stage};
@@ -33,17 +33,31 @@ pub(super) fn next_until_probed(view: &NodeView<'_>) -> Option<Next> {
     Some(next(Stage::Probe, decision))
 }
 
+/// Waits until flannel's pod is being deleted; `None` if it is. From then on the kubelet does not start flanneld again, and the
+/// agent of the node sees when flanneld has ended, which is before the pod is gone.
+pub(super) fn flannel_is_deleted(view: &NodeView<'_>) -> Option<Next> {
+    let pods = view.flannel_pods.iter();
+    let running = pods.filter(|pod| pod.state != DaemonPodState::Terminating);
+    flannel_pods_end(view, Stage::StopFlannel, &running.cloned().collect::<Vec<_>>())
+}
+
 /// Waits for the end of flannel's pod; `None` if it is gone.
 pub(super) fn flannel_is_gone(view: &NodeView<'_>, stage: Stage) -> Option<Next> {
-    (!view.flannel_pods.is_empty()).then(|| {
+    flannel_pods_end(view, stage, &view.flannel_pods)
+}
+
+/// Changes the label to calico once flannel's pod is gone; until then the node is in this stage.
+pub(super) fn start_calico(view: &NodeView<'_>, stage: Stage) -> Next {
+    flannel_is_gone(view, stage)
+        .unwrap_or_else(|| next(Stage::StartCalico, Decision::Run(NodeStep::Label("calico"))))
+}
+
+fn flannel_pods_end(view: &NodeView<'_>, stage: Stage, pods: &[DaemonPod]) -> Option<Next> {
+    (!pods.is_empty()).then(|| {
         wait(
             stage,
             WaitReason::FlannelPodRunning,
-            format!(
-                "flannel's pod is still on node {}: {}",
-                view.name,
-                names(&view.flannel_pods)
-            ),
+            format!("flannel's pod is still on node {}: {}", view.name, names(pods)),
         )
     })
 }
@@ -77,10 +91,4 @@ pub(super) fn agent_reaches(view: &NodeView<'_>, stage: Stage, goal: Goal, phase
             view.agent.message
         ),
     ))
-}
-
-/// The names of these pods.
-pub(super) fn names(pods: &[(String, bool)]) -> String {
-    let names: Vec<&str> = pods.iter().map(|(name, _)| name.as_str()).collect();
-    words::names(&names)
 }

@@ -2,7 +2,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::condition::{agent_reaches, flannel_is_gone, foreign_label, names, next_until_probed};
+use super::condition::{
+    agent_reaches, flannel_is_deleted, flannel_is_gone, foreign_label, next_until_probed, start_calico,
+};
 use super::evict::{
     cordon, evict, evict_in_budget_order, late_pods, started_after_cordon, wait_for_later_obstacle,
 };
@@ -12,6 +14,7 @@ use super::release::{is_unchanged, on_blocked};
 use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, Policy, Stage, rollback};
 use crate::phase::{Goal, Phase};
 use crate::settings::Strategy;
+use engine::daemon_pod::{any_is_ready, names};
 use engine::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
 use engine::drain::Pod;
 use engine::evict::OnBlocked;
@@ -262,7 +265,7 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if !view.unschedulable {
         return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
     }
-    if let Some(next) = flannel_is_gone(view, Stage::StopFlannel) {
+    if let Some(next) = flannel_is_deleted(view) {
         return next;
     }
     if let Some(next) = agent_reaches(view, Stage::HoldNewPods, Goal::Held, Phase::Held) {
@@ -278,7 +281,7 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if let Some(next) = agent_reaches(view, Stage::Detach, Goal::Detached, Phase::Detached) {
         return next;
     }
-    next(Stage::StartCalico, Decision::Run(NodeStep::Label("calico")))
+    start_calico(view, Stage::Detach)
 }
 
 /// The label is calico: wait for Calico, probe it, uncordon the node.
@@ -286,6 +289,14 @@ fn to_calico(view: &NodeView<'_>, policy: &Policy) -> Next {
     // flannel's pod may run again after another client has changed the label.
     if let Some(next) = flannel_is_gone(view, Stage::StartCalico) {
         return next;
+    }
+    let (goal, phase) = match policy.strategy {
+        Strategy::Drain => (Goal::Calico, Phase::Calico),
+        Strategy::InPlace => (Goal::Mixed, Phase::Mixed),
+    };
+    // While calico-node starts: its conflist and its tunnel exist before it is Ready, and then new pods need not wait any longer.
+    if let Some(step) = beside_start(view, goal, phase) {
+        return next(Stage::StartCalico, Decision::Run(step));
     }
     match view.calico_pods.as_slice() {
         [] => {
@@ -295,7 +306,7 @@ fn to_calico(view: &NodeView<'_>, policy: &Policy) -> Next {
                 format!("Calico's DaemonSet has no pod on node {} yet", view.name),
             );
         }
-        pods if !pods.iter().any(|(_, ready)| *ready) => {
+        pods if !any_is_ready(pods) => {
             return wait(
                 Stage::StartCalico,
                 WaitReason::CalicoNodeNotReady,
@@ -304,10 +315,6 @@ fn to_calico(view: &NodeView<'_>, policy: &Policy) -> Next {
         }
         _ => {}
     }
-    let (goal, phase) = match policy.strategy {
-        Strategy::Drain => (Goal::Calico, Phase::Calico),
-        Strategy::InPlace => (Goal::Mixed, Phase::Mixed),
-    };
     if let Some(next) = agent_reaches(view, Stage::Attach, goal, phase) {
         return next;
     }
@@ -326,6 +333,16 @@ fn to_calico(view: &NodeView<'_>, policy: &Policy) -> Next {
         );
     }
     probe(view, policy)
+}
+
+/// What needs not wait until calico-node is Ready: the goal of the agent, and the probe pod once new pods get addresses from Calico.
+fn beside_start(view: &NodeView<'_>, goal: Goal, phase: Phase) -> Option<NodeStep> {
+    if view.goal.phase() < goal.phase() {
+        return Some(NodeStep::Goal(goal));
+    }
+    let uses_calico = view.agent.phase.is_some_and(|at| at.reaches(phase));
+    let starts = uses_calico && view.agent.calico_accepts_pods;
+    (starts && view.probe_pod.is_none()).then_some(NodeStep::CreateProbePod)
 }
 
 fn probe(view: &NodeView<'_>, policy: &Policy) -> Next {

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::condition::{agent_reaches, flannel_is_gone};
+use super::condition::{agent_reaches, flannel_is_deleted, start_calico};
 use super::evict::evict;
 use super::next::{next, wait};
 use super::{Direction, Next, NodeStep, NodeView, Policy, Stage};
@@ -28,11 +28,15 @@ pub(super) fn from_flannel(view: &NodeView<'_>) -> Next {
 
 /// The label is none: new pods wait, the addresses of running pods are imported, the tunnel is renamed.
 pub(super) fn between(view: &NodeView<'_>) -> Next {
-    if let Some(next) = flannel_is_gone(view, Stage::StopFlannel) {
+    if let Some(next) = flannel_is_deleted(view) {
         return next;
     }
-    if let Some(next) = agent_reaches(view, Stage::HoldNewPods, Goal::Held, Phase::Held) {
-        return next;
+    if let Some(held) = agent_reaches(view, Stage::HoldNewPods, Goal::Held, Phase::Held) {
+        // While flanneld ends. The addresses of pods that start until then follow below.
+        return match (&held.decision, import(view)) {
+            (Decision::Wait(_), Some(step)) => next(held.stage, Decision::Run(step)),
+            (Decision::Wait(_) | Decision::Run(_) | Decision::Settled | Decision::Halt(_), _) => held,
+        };
     }
     if let Some(step) = import(view) {
         return next(Stage::Import, Decision::Run(step));
@@ -40,7 +44,7 @@ pub(super) fn between(view: &NodeView<'_>) -> Next {
     if let Some(next) = agent_reaches(view, Stage::Swap, Goal::Swapped, Phase::Swapped) {
         return next;
     }
-    next(Stage::StartCalico, Decision::Run(NodeStep::Label("calico")))
+    start_calico(view, Stage::Swap)
 }
 
 /// Lets the agent adopt the running pods, and waits for the end of the bridge; `None` if nothing remains to be done. Pods that

@@ -3,13 +3,14 @@
 
 use jiff::Timestamp;
 
-use super::condition::{foreign_label, names, next_until_probed};
+use super::condition::{foreign_label, next_until_probed};
 use super::evict::{
     cordon, evict, evict_in_budget_order, late_pods, started_after_cordon, wait_for_later_obstacle,
 };
 use super::next::{next, wait};
 use super::{NetworkLabel, Next, NodeStep, NodeView, Policy, Stage};
 use crate::phase::{Goal, Phase};
+use engine::daemon_pod::{any_is_ready, names};
 use engine::decision::{Decision, WaitReason};
 use engine::drain::Pod;
 
@@ -120,7 +121,7 @@ fn on_flannel(view: &NodeView<'_>) -> Next {
         if let Some(next) = put_back(view) {
             return next;
         }
-        if !view.flannel_pods.iter().any(|(_, ready)| *ready) {
+        if !any_is_ready(&view.flannel_pods) {
             return wait(
                 Stage::StartFlannel,
                 WaitReason::FlannelPodNotReady,

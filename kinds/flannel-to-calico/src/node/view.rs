@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use engine::daemon_pod::DaemonPod;
 use engine::drain::{Budget, Pod, Residents};
 use engine::evict::Refusal;
 use engine::probe::{ProbePod, Prober};
@@ -34,6 +35,8 @@ pub struct AgentReport {
     pub fell_back: Option<String>,
     /// Whether a pod on Calico's network is attached to the host.
     pub has_calico_pods: bool,
+    /// Whether Calico's CNI plugin is known to accept new pods, which it does before calico-node is Ready.
+    pub calico_accepts_pods: bool,
 }
 
 impl AgentReport {
@@ -72,10 +75,10 @@ pub struct NodeView<'facts> {
     pub budgets: &'facts [Budget],
     /// Refused evictions by pod UID.
     pub refusals: &'facts BTreeMap<String, Refusal>,
-    /// Names of flannel's pods on the node, including terminating pods, and whether each is Ready and not terminating.
-    pub flannel_pods: Vec<(String, bool)>,
-    /// Names of Calico's pods on the node, and whether each is Ready and not terminating.
-    pub calico_pods: Vec<(String, bool)>,
+    /// flannel's pods on the node, including terminating pods.
+    pub flannel_pods: Vec<DaemonPod>,
+    /// Calico's pods on the node, including terminating pods.
+    pub calico_pods: Vec<DaemonPod>,
     /// In place: addresses that are not in Calico's IPAM yet.
     pub to_import: Vec<Allocation>,
     /// In place: addresses in Calico's IPAM that no flannel pod uses any more.

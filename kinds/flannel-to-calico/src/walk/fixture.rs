@@ -8,6 +8,7 @@ use super::super::facts::LegacyPod;
 use super::super::node::{AgentReport, Direction, NetworkLabel, NodeView, Policy};
 use super::super::phase::Goal;
 use super::super::settings::{LegacyPods, Strategy};
+use engine::daemon_pod::{DaemonPod, DaemonPodState};
 use engine::drain::{Permissions, Residents};
 use engine::evict::{OnBlocked, Refusal};
 use engine::probe::{ProbePod, Prober};
@@ -65,16 +66,31 @@ pub(super) fn node(refusals: &BTreeMap<String, Refusal>) -> NodeView<'_> {
     }
 }
 
-/// The pod of flannel on the node, if there is one, and whether it is Ready.
-pub(super) fn flannel_pods(ready: Option<bool>) -> Vec<(String, bool)> {
-    let pod = |ready| ("kube-flannel/x".to_owned(), ready);
-    ready.map(pod).into_iter().collect()
+/// The pod of flannel on the node, if there is one.
+pub(super) fn flannel_pods(state: Option<DaemonPodState>) -> Vec<DaemonPod> {
+    daemon_pods("kube-flannel/x", state)
 }
 
 /// The pod of Calico on the node, if there is one, and whether it is Ready.
-pub(super) fn calico_pods(ready: Option<bool>) -> Vec<(String, bool)> {
-    let pod = |ready| ("kube-system/calico-node-x".to_owned(), ready);
-    ready.map(pod).into_iter().collect()
+pub(super) fn calico_pods(ready: Option<bool>) -> Vec<DaemonPod> {
+    daemon_pods("kube-system/calico-node-x", ready.map(readiness))
+}
+
+/// The state of a pod that is not being deleted.
+pub(super) fn readiness(ready: bool) -> DaemonPodState {
+    if ready {
+        DaemonPodState::Ready
+    } else {
+        DaemonPodState::NotReady
+    }
+}
+
+fn daemon_pods(name: &str, state: Option<DaemonPodState>) -> Vec<DaemonPod> {
+    let pod = |state| DaemonPod {
+        name: name.to_owned(),
+        state,
+    };
+    state.map(pod).into_iter().collect()
 }
 
 /// The agent's record of a flannel pod.

@@ -9,11 +9,14 @@ use jiff::SignedDuration;
 
 use super::super::facts::LegacyPod;
 use super::super::import::{ImportedAddress, imported_as};
-use super::super::node::{AgentReport, NetworkLabel, NodeStep, NodeView, Stage, decide, restart, upkeep};
+use super::super::node::{
+    AgentReport, NetworkLabel, Next, NodeStep, NodeView, Stage, decide, restart, upkeep,
+};
 use super::super::objects::Allocation;
 use super::super::phase::{Goal, Phase};
 use super::fixture::{LEGACY, POLICY, calico_pods, flannel_pods, legacy_pod, node, now, probe_pod, probers};
 use super::{Flip, LabelRecord};
+use engine::daemon_pod::DaemonPodState;
 use engine::decision::{Decision, WaitReason};
 
 /// A flannel pod with address 10.244.1.7.
@@ -33,7 +36,7 @@ struct World {
     phase: Phase,
     pod: Pod,
     imported: bool,
-    flannel_pod: bool,
+    flannel_pod: Option<DaemonPodState>,
     calico_ready: Option<bool>,
     probe: u8,
     agent_ready: bool,
@@ -61,7 +64,7 @@ impl World {
         phase: Phase::Flannel,
         pod: Pod::Runs,
         imported: false,
-        flannel_pod: true,
+        flannel_pod: Some(DaemonPodState::Ready),
         calico_ready: None,
         probe: 0,
         agent_ready: true,
@@ -88,9 +91,10 @@ impl World {
             agent: AgentReport {
                 ready: self.agent_ready,
                 phase: Some(self.phase),
+                calico_accepts_pods: self.calico_ready.is_some(),
                 ..AgentReport::default()
             },
-            flannel_pods: flannel_pods(self.flannel_pod.then_some(true)),
+            flannel_pods: flannel_pods(self.flannel_pod),
             calico_pods: calico_pods(self.calico_ready),
             to_import: (runs && !self.imported).then(allocation).into_iter().collect(),
             to_release: if runs { Vec::new() } else { imported },
@@ -115,7 +119,7 @@ impl World {
                     self.phase >= Phase::Swapped,
                     "Felix would find flannel's link: {self:?}"
                 );
-                assert!(!self.flannel_pod, "both networks run: {self:?}");
+                assert_eq!(self.flannel_pod, None, "both networks run: {self:?}");
                 assert!(
                     self.pod != Pod::Runs || self.imported,
                     "its address could be assigned to another pod: {self:?}"
@@ -129,8 +133,9 @@ impl World {
                     "the agent would wait for a running pod: {self:?}"
                 );
                 assert!(goal.phase() > self.goal().phase(), "goal went back: {self:?}");
-                assert!(
-                    !self.flannel_pod,
+                assert_ne!(
+                    self.flannel_pod,
+                    Some(DaemonPodState::Ready),
                     "flanneld would create its link again: {self:?}"
                 );
                 if *goal == Goal::Swapped {
@@ -140,7 +145,7 @@ impl World {
                     );
                 }
                 if *goal == Goal::Mixed {
-                    assert_eq!(self.calico_ready, Some(true), "{self:?}");
+                    assert_eq!(self.label, "calico", "no calico-node comes: {self:?}");
                 }
                 if *goal == Goal::Calico {
                     assert_ne!(
@@ -152,7 +157,10 @@ impl World {
             }
             NodeStep::Import(allocations) => {
                 assert_eq!(allocations.len(), 1);
-                assert!(self.phase >= Phase::Held, "more pods may start: {self:?}");
+                assert!(
+                    self.goal().phase() >= Some(Phase::Held),
+                    "the node is on flannel: {self:?}"
+                );
             }
             NodeStep::Release(_) => {
                 assert_ne!(
@@ -238,14 +246,20 @@ impl World {
         });
         add(self.pod == Pod::Runs, &|world| world.pod = Pod::Gone);
         add(self.pod == Pod::Starting, &|world| world.pod = Pod::Gone);
-        add(self.label != "flannel" && self.flannel_pod, &|world| {
-            world.flannel_pod = false;
+        add(
+            self.label != "flannel" && self.flannel_pod == Some(DaemonPodState::Ready),
+            &|world| world.flannel_pod = Some(DaemonPodState::Terminating),
+        );
+        add(self.flannel_pod == Some(DaemonPodState::Terminating), &|world| {
+            world.flannel_pod = None;
         });
         let wanted = self.goal().phase().filter(|_| self.agent_ready);
         let host = match self.phase {
-            Phase::Flannel => (!self.flannel_pod).then_some(Phase::Held),
+            // flanneld ends before its pod is gone.
+            Phase::Flannel => (self.flannel_pod != Some(DaemonPodState::Ready)).then_some(Phase::Held),
             Phase::Held => Some(Phase::Swapped),
-            Phase::Swapped => (self.calico_ready == Some(true)).then_some(Phase::Mixed),
+            // Calico's conflist and tunnel exist before calico-node is Ready.
+            Phase::Swapped => self.calico_ready.is_some().then_some(Phase::Mixed),
             Phase::Mixed => (self.pod == Pod::Gone).then_some(Phase::Calico),
             Phase::Detached | Phase::Calico => None,
         };
@@ -261,8 +275,8 @@ impl World {
         });
         add(self.probe == 1, &|world| world.probe = 2);
         // The pods of a DaemonSet follow the label, whichever client wrote it.
-        add(self.label == "flannel" && !self.flannel_pod, &|world| {
-            world.flannel_pod = true;
+        add(self.label == "flannel" && self.flannel_pod.is_none(), &|world| {
+            world.flannel_pod = Some(DaemonPodState::Ready);
         });
         add(self.label != "calico" && self.calico_ready.is_some(), &|world| {
             world.calico_ready = None;
@@ -309,6 +323,57 @@ fn a_label_of_another_client_is_replaced() {
         states.iter().filter(odd).count() > 100,
         "{} states",
         states.count()
+    );
+}
+
+/// What needs no calico-node and no end of flannel's pod is not delayed by either.
+#[test]
+fn nothing_waits_that_need_not() {
+    let next = |world: World| match decide(&world.view(&NONE), &POLICY, now()) {
+        Next {
+            stage,
+            decision: Decision::Run(step),
+        } => (stage, Ok(step)),
+        Next {
+            stage,
+            decision: Decision::Wait(wait),
+        } => (stage, Err(wait.reason)),
+        other => panic!("{other:?}"),
+    };
+    let mut world = World {
+        label: "none",
+        flannel_pod: Some(DaemonPodState::NotReady),
+        ..World::START
+    };
+    assert_eq!(
+        next(world),
+        (Stage::StopFlannel, Err(WaitReason::FlannelPodRunning))
+    );
+    world.flannel_pod = Some(DaemonPodState::Terminating);
+    assert_eq!(next(world), (Stage::HoldNewPods, Ok(NodeStep::Goal(Goal::Held))));
+    world.goal = 1;
+    assert_eq!(
+        next(world),
+        (Stage::HoldNewPods, Ok(NodeStep::Import(vec![allocation()])))
+    );
+    world.imported = true;
+    assert_eq!(next(world), (Stage::HoldNewPods, Err(WaitReason::AgentWorking)));
+    (world.phase, world.goal) = (Phase::Swapped, 2);
+    assert_eq!(next(world), (Stage::Swap, Err(WaitReason::FlannelPodRunning)));
+    (world.flannel_pod, world.label) = (None, "calico");
+    assert_eq!(next(world), (Stage::StartCalico, Ok(NodeStep::Goal(Goal::Mixed))));
+    (world.phase, world.goal) = (Phase::Mixed, 3);
+    assert_eq!(
+        next(world),
+        (Stage::StartCalico, Err(WaitReason::CalicoNodeNotReady)),
+        "Calico's plugin refuses the probe pod"
+    );
+    world.calico_ready = Some(false);
+    assert_eq!(next(world), (Stage::StartCalico, Ok(NodeStep::CreateProbePod)));
+    world.probe = 2;
+    assert_eq!(
+        next(world),
+        (Stage::StartCalico, Err(WaitReason::CalicoNodeNotReady))
     );
 }
 

@@ -14,6 +14,7 @@ use super::super::phase::{Goal, Phase};
 use super::super::settings::{LegacyPods, Strategy};
 use super::fixture::{self, at, calico_pods, flannel_pods, node, probe_pod, probers};
 use super::{Flip, LabelRecord};
+use engine::daemon_pod::DaemonPodState;
 use engine::decision::{Decision, HaltReason, WaitReason};
 use engine::drain::{Budget, Pod, Selector, residents};
 use engine::evict::{OnBlocked, Refusal};
@@ -51,7 +52,7 @@ struct World {
     phase: Phase,
     workload: Life,
     daemon: Life,
-    flannel_pod: bool,
+    flannel_pod: Option<DaemonPodState>,
     calico_ready: Option<bool>,
     probe: Probe,
     refused: bool,
@@ -132,7 +133,7 @@ impl World {
             phase: Phase::Flannel,
             workload: Life::Runs,
             daemon: Life::Runs,
-            flannel_pod: true,
+            flannel_pod: Some(DaemonPodState::Ready),
             calico_ready: None,
             probe: Probe::None,
             refused: false,
@@ -186,10 +187,11 @@ impl World {
             agent: AgentReport {
                 ready: self.agent_ready,
                 phase: Some(self.phase),
+                calico_accepts_pods: self.calico_ready.is_some(),
                 ..AgentReport::default()
             },
             residents: residents(pods, "a"),
-            flannel_pods: flannel_pods(self.flannel_pod.then_some(true)),
+            flannel_pods: flannel_pods(self.flannel_pod),
             calico_pods: calico_pods(self.calico_ready),
             probe_pod: (self.probe != Probe::None).then(|| probe_pod(self.probe != Probe::Starting)),
             probers: probers(match self.probe {
@@ -249,7 +251,7 @@ impl World {
                     self.phase >= Phase::Detached,
                     "Calico starts with flannel's devices: {self:?}"
                 );
-                assert!(!self.flannel_pod, "both networks run: {self:?}");
+                assert_eq!(self.flannel_pod, None, "both networks run: {self:?}");
             }
             NodeStep::Label(other) => panic!("unknown label: {other}"),
             NodeStep::Goal(goal) => {
@@ -269,11 +271,7 @@ impl World {
                     );
                 }
                 if goal.phase() == Some(Phase::Calico) {
-                    assert_eq!(
-                        self.calico_ready,
-                        Some(true),
-                        "conflist removed before Calico is Ready: {self:?}"
-                    );
+                    assert_eq!(self.label, Label::Calico, "no calico-node comes: {self:?}");
                 }
             }
             NodeStep::CreateProbePod => assert_eq!(self.phase, Phase::Calico, "probed too early: {self:?}"),
@@ -372,15 +370,21 @@ impl World {
                 Life::Moved
             };
         });
-        add(self.label >= Label::Neither && self.flannel_pod, &|world| {
-            world.flannel_pod = false;
+        add(
+            self.label >= Label::Neither && self.flannel_pod == Some(DaemonPodState::Ready),
+            &|world| world.flannel_pod = Some(DaemonPodState::Terminating),
+        );
+        add(self.flannel_pod == Some(DaemonPodState::Terminating), &|world| {
+            world.flannel_pod = None;
         });
         let agent_moves =
             self.agent_ready && self.goal.goal().phase().is_some_and(|wanted| self.phase < wanted);
         let host_allows = match self.phase {
-            Phase::Flannel => !self.flannel_pod,
+            // flanneld ends before its pod is gone.
+            Phase::Flannel => self.flannel_pod != Some(DaemonPodState::Ready),
             Phase::Held => self.workload == Life::Moved && self.daemon == Life::Moved,
-            Phase::Detached => self.calico_ready == Some(true),
+            // Calico's conflist and tunnel exist before calico-node is Ready.
+            Phase::Detached => self.calico_ready.is_some(),
             Phase::Swapped | Phase::Mixed | Phase::Calico => false,
         };
         add(agent_moves && host_allows, &|world| {
@@ -429,9 +433,12 @@ impl World {
             world.stage = None;
         });
         // The pods of a DaemonSet follow the label, whichever client wrote it.
-        add(self.label == Label::Flannel && !self.flannel_pod, &|world| {
-            world.flannel_pod = true;
-        });
+        add(
+            self.label == Label::Flannel && self.flannel_pod.is_none(),
+            &|world| {
+                world.flannel_pod = Some(DaemonPodState::Ready);
+            },
+        );
         add(
             self.label != Label::Calico && self.calico_ready.is_some(),
             &|world| world.calico_ready = None,
@@ -599,7 +606,7 @@ fn pods_of_several_budgets_are_evicted_in_one_order() {
     let world = World {
         phase: Phase::Held,
         goal: Goal_::of(Goal::Held),
-        flannel_pod: false,
+        flannel_pod: None,
         ..World::start(Cordon::Replumb, Label::Neither)
     };
     let refusals = BTreeMap::new();
@@ -917,7 +924,7 @@ fn a_late_pod_does_not_block_the_drain() {
                 label,
                 phase: Phase::Held,
                 goal: Goal_::of(Goal::Held),
-                flannel_pod: false,
+                flannel_pod: None,
                 ..world
             },
             Label::Missing | Label::Flannel | Label::Calico => World { label, ..world },

@@ -9,7 +9,9 @@ use jiff::SignedDuration;
 
 use super::super::node::{AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Stage, decide, upkeep};
 use super::super::phase::{Goal, Phase};
-use super::fixture::{LEGACY, POLICY, calico_pods, flannel_pods, legacy_pod, node, now, probe_pod, probers};
+use super::fixture::{
+    LEGACY, POLICY, calico_pods, flannel_pods, legacy_pod, node, now, probe_pod, probers, readiness,
+};
 use super::{Flip, LabelRecord};
 use engine::decision::{Decision, WaitReason};
 use engine::drain::{Pod, residents};
@@ -219,7 +221,7 @@ impl World {
                 ..AgentReport::default()
             },
             residents: residents(pods, "a"),
-            flannel_pods: flannel_pods(self.flannel),
+            flannel_pods: flannel_pods(self.flannel.map(readiness)),
             calico_pods: calico_pods(self.calico.then_some(true)),
             legacy_pods: vec![legacy_pod("legacy", LEGACY, true)],
             probe_pod: (self.probe > 0).then(|| probe_pod(true)),

@@ -4,7 +4,7 @@ use ::flannel_to_calico::api::{NodeStatus, OrEmpty as _};
 use api::node_migration::{NodeMigrationSpec, NodeMigrationStatus};
 use flannel_to_calico::host::{self, HostSettings, Orders};
 use flannel_to_calico::host_checks::{self, Subject};
-use flannel_to_calico::phase::Goal;
+use flannel_to_calico::phase::{Goal, Phase};
 use tokio::sync::watch;
 
 use super::Worker;
@@ -25,6 +25,7 @@ impl Worker {
         outcome: Outcome,
     ) -> Report {
         let at = self.set_position(seen, settings);
+        self.awaited.clone_from(&seen.daemons);
         let phase = at.phase;
         let subject = Subject {
             node: &self.configuration.node,
@@ -110,7 +111,16 @@ pub(super) fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pend
         .zip(facts);
     let stays = adopting.is_some_and(|(host, facts)| !host::pods_that_stay(facts, host).is_empty());
     let reached = reached || stays;
-    let process = facts.is_some_and(|facts| facts.flanneld_running || facts.calico.node_running);
+    // A calico-node that starts causes events: its conflist, its link. That it ends, or takes the links of adopted pods, does not.
+    let of_calico = match goal {
+        Goal::Hold | Goal::Held | Goal::Swapped | Goal::Mixed | Goal::Detached => {
+            of_host.automatic_rollback.is_some()
+        }
+        Goal::Calico => of_host.phase >= Some(Phase::Mixed) || of_host.automatic_rollback.is_some(),
+        Goal::Flannel => true,
+    };
+    let process =
+        facts.is_some_and(|facts| facts.flanneld_running || (of_calico && facts.calico.node_running));
     match (reached, goal) {
         (false, _) if process => Pending::Process,
         (false, _) => Pending::Change,

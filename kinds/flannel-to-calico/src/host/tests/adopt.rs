@@ -284,6 +284,47 @@ fn adopt_without_loss(start: &Machine) {
     }
 }
 
+/// While calico-node starts, everything is done that keeps the pods on the bridge, and nothing else.
+#[test]
+fn an_adoption_is_prepared_without_calico_node() {
+    for start in [start(), dual_stack()] {
+        let mut machine = start;
+        for goal in [Goal::Held, Goal::Swapped] {
+            machine = machine.states_to(goal).pop().unwrap();
+        }
+        assert_eq!(machine.facts.calico.frame_rules, Vec::<String>::new());
+        let waits = loop {
+            match decide(
+                &machine.facts,
+                &machine.settings,
+                Goal::Mixed,
+                &machine.remembered,
+            ) {
+                HostDecision::Run(step) => machine = machine.performed(&step, false),
+                HostDecision::Wait(message) => break message,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(waits.contains("Calico's conflist is not in"), "{waits}");
+        for pod in &machine.facts.legacy_pods {
+            let link = pod.pod_link.as_ref().unwrap();
+            assert!(pod.attached && link.loose && link.routed && link.answers && link.accepts_frames);
+            assert!(!link.frame_delivery && link.name == pod.link, "{link:?}");
+        }
+        machine.facts.legacy_pods[0].pod_link.as_mut().unwrap().loose = false;
+        let calico = folder(&[("10-calico.conflist", CALICO_CONFLIST)]);
+        machine.facts.cni.files.splice(0..0, calico.files);
+        let next = decide(
+            &machine.facts,
+            &machine.settings,
+            Goal::Mixed,
+            &machine.remembered,
+        );
+        let removes = matches!(next, HostDecision::Run(HostStep::RemoveConflist(_)));
+        assert!(removes, "new pods come first: {next:?}");
+    }
+}
+
 #[test]
 fn a_rollback_from_any_step_of_an_adoption_restores_the_host() {
     for start in [start(), dual_stack()] {
