@@ -63,27 +63,23 @@ impl Nftables {
     /// nft fails, or prints a line that cannot be read.
     pub async fn read(select: impl Fn(&str) -> Option<&'static str>) -> Result<Self, ProgramError> {
         let mut found = Self::default();
-        for what in ["tables", "chains"] {
-            let arguments = ["list", what];
-            let (mut position, mut problem) = (None, None);
-            lines("nft", &arguments, |line| {
-                if found.take(line, &mut position, &select).is_none() {
-                    problem.get_or_insert_with(|| format!("line {line:?}"));
-                }
-                false
-            })
-            .await?;
-            if let Some(problem) = problem {
-                return Err(ProgramError::Answer {
-                    command: command_line("nft", &arguments),
-                    problem,
-                });
+        // The list of chains has no tables without chains.
+        let arguments = ["list tables; list chains"];
+        let (mut position, mut problem) = (None, None);
+        lines("nft", &arguments, |line| {
+            if found.take(line, &mut position, &select).is_none() {
+                problem.get_or_insert_with(|| format!("line {line:?}"));
             }
-            if found.tables.is_empty() {
-                break;
-            }
+            false
+        })
+        .await?;
+        match problem {
+            None => Ok(found),
+            Some(problem) => Err(ProgramError::Answer {
+                command: command_line("nft", &arguments),
+                problem,
+            }),
         }
-        Ok(found)
     }
 
     /// Parses one line: `table ip nat`, with or without `{` at its end; `chain POSTROUTING {` in a table; the content of a chain,
