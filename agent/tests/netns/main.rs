@@ -12,6 +12,7 @@ mod adopt;
 mod adopt_connections;
 mod adopt_crowd;
 mod adopt_detour;
+mod adopt_many;
 mod adopt_not_taken;
 mod adopt_weather;
 mod back;

@@ -53,6 +53,11 @@ impl Socket {
 
     /// Waits until a datagram arrives, and receives it for [`Self::try_receive`].
     pub(super) async fn arrived(&mut self) -> io::Result<()> {
+        // Other tasks of the thread continue during thousands of answers, none of which has to be waited for.
+        tokio::task::coop::consume_budget().await;
+        if self.waiting.is_none() {
+            self.waiting = self.receive_now()?;
+        }
         if self.waiting.is_none() {
             let mut rest = &mut *self.datagram;
             self.netlink.recv(&mut rest).await?;
@@ -71,13 +76,18 @@ impl Socket {
     /// A datagram that has arrived; `None` if there is none.
     pub(super) fn try_receive(&mut self) -> io::Result<Option<&[u8]>> {
         let length = match self.waiting.take() {
-            Some(length) => length,
-            None => match self.netlink.socket_ref().recv(&mut &mut *self.datagram, 0) {
-                Ok(length) => length,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error),
-            },
+            Some(length) => Some(length),
+            None => self.receive_now()?,
         };
-        Ok(Some(&self.datagram[..length]))
+        Ok(length.map(|length| &self.datagram[..length]))
+    }
+
+    /// The length of a datagram that has arrived; `None` if there is none.
+    fn receive_now(&mut self) -> io::Result<Option<usize>> {
+        match self.netlink.socket_ref().recv(&mut &mut *self.datagram, 0) {
+            Ok(length) => Ok(Some(length)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
