@@ -1,5 +1,6 @@
 //! End-to-end cases: a real cluster, real traffic, and disturbances.
 
+mod adopted;
 mod back;
 mod calico_datastore;
 mod calico_v2;

@@ -66,6 +66,32 @@ impl ClusterApi {
         command::run(&self.kubectl.to_string_lossy(), &self.with_kubeconfig(arguments)).await
     }
 
+    /// The body of an HTTP answer of a pod, through a port that kubectl forwards.
+    pub async fn ask_through_forward(
+        &self,
+        namespace: &str,
+        pod: &str,
+        port: &str,
+        path: &str,
+    ) -> Result<String> {
+        const SCRIPT: &str = r#"
+            pod=$1 port=$2 path=$3; shift 3
+            coproc "$@" port-forward "pod/$pod" ":$port"
+            trap 'kill $COPROC_PID' EXIT
+            read -r -u "${COPROC[0]}" line
+            own=${line#*127.0.0.1:}
+            exec 3<>"/dev/tcp/127.0.0.1/${own%% *}"
+            printf 'GET %s HTTP/1.0\r\n\r\n' "$path" >&3
+            sed '1,/^\r$/d' <&3
+        "#;
+        let kubectl = self.kubectl.to_string_lossy();
+        let mut arguments: Vec<String> = ["30", "bash", "-c", SCRIPT, "forward", pod, port, path, &kubectl]
+            .map(str::to_owned)
+            .into();
+        arguments.extend(self.with_kubeconfig(&["-n", namespace]));
+        command::run("timeout", &arguments).await
+    }
+
     /// Applies manifests as the lab's field manager.
     pub async fn apply(&self, manifests: &str) -> Result<()> {
         let manager = format!("--field-manager={FIELD_MANAGER}");

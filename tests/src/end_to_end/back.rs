@@ -11,9 +11,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
 
-use super::Tally;
 use super::in_place::verify_no_disruption;
 use super::migration_reader::MigrationReader;
+use super::{Tally, adopted};
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
 use crate::demo::flannel_to_calico::{Request, Run, is_soaking};
@@ -33,7 +33,16 @@ const MISSING_IMAGE: &str = "nowhere.invalid/calico:none";
 /// Migrates three nodes and rolls them back, with traffic all the time.
 pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
-    let Some(run) = tally.count("back: begin", Run::begin(cluster, tools).await) else {
+    let begun = async {
+        adopted::prepare(cluster).await?;
+        let run = Run::begin(cluster, tools).await?;
+        adopted::start(cluster).await?;
+        Ok(run)
+    };
+    let Some(run) = tally.count(
+        "back: begin, with a pod of flannel that has a host port",
+        begun.await,
+    ) else {
         return tally;
     };
     let reader = MigrationReader::new(cluster);
@@ -78,7 +87,19 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
         "back: after the correction every node changes to Calico and adopts its pods",
         corrected.await,
     );
+    tally.count(
+        "back: an adopted pod has its host port, reaches itself, and exec and port-forward work",
+        adopted::works(cluster).await,
+    );
     tally.count("back: new pods get Calico's addresses", late(cluster).await);
+    tally.count(
+        "back: nothing of an adopted pod remains on its node at its end",
+        adopted::ends(cluster).await,
+    );
+    tally.count(
+        "back: Calico's IPAM has released its address",
+        ipam::agrees(cluster).await,
+    );
     tally.count("back: everything is rolled back", run.scene.roll_back().await);
     let restored = async {
         verify_flannel_addresses(cluster).await?;
