@@ -53,9 +53,6 @@ pub struct Run {
     /// Folder in which flanneld writes `subnet.env`.
     #[arg(long, env = "REPLUMB_FLANNEL_DIR", default_value = "/run/flannel")]
     pub flannel_dir: PathBuf,
-    /// Folder in which calico-node writes `nodename`.
-    #[arg(long, env = "REPLUMB_CALICO_DIR", default_value = "/var/lib/calico")]
-    pub calico_dir: PathBuf,
     /// Folder with the state of CNI plugins.
     #[arg(long, env = "REPLUMB_CNI_STATE_DIR", default_value = "/var/lib/cni")]
     pub cni_state_dir: PathBuf,

@@ -158,7 +158,6 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
         run_dir,
         state_dir,
         flannel_dir,
-        calico_dir,
         cni_state_dir,
         cni_plugins_dir,
         sysctl_dir,
@@ -192,7 +191,6 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
         paths: Paths {
             proc: proc_dir,
             flannel: flannel_dir,
-            calico: calico_dir,
             cni_state: cni_state_dir,
             // Observed until the settings of a Migration name another folder.
             cni_configuration: CONFIGURATION_DIRECTORY.into(),

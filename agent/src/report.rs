@@ -56,6 +56,8 @@ pub enum Pending {
     Process,
     /// Any other change that the migration waits for.
     Change,
+    /// Nothing: more steps follow at once, and others wait for this report.
+    Steps,
     /// The host has no goal, and changes of what is observed cause no events.
     Unobservable,
 }

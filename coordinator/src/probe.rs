@@ -33,8 +33,13 @@ pub struct Probes {
 ///
 /// Probers are one node on the old network (`is_old`) and one finished node, chosen at random for each probe pod: the cost does
 /// not depend on the size of the cluster, and no node proves all the others. If neither exists, any other Ready node is chosen;
-/// in a cluster of one node, the node itself. A node that was asked for this probe pod stays its prober while it can.
-pub fn choose(snapshot: &Snapshot, is_old: impl Fn(&NodeMigration) -> bool) -> Probes {
+/// in a cluster of one node, the node itself. A node that was asked for this probe pod stays its prober while it can. Nodes that are
+/// not `is_served` by their network yet are not probed: an answer would prove nothing.
+pub fn choose(
+    snapshot: &Snapshot,
+    is_old: impl Fn(&NodeMigration) -> bool,
+    is_served: impl Fn(&str) -> bool,
+) -> Probes {
     let mut probes = Probes::default();
     let is_proved = |node: &&String| {
         let object = snapshot.node_migrations.get(*node);
@@ -43,7 +48,7 @@ pub fn choose(snapshot: &Snapshot, is_old: impl Fn(&NodeMigration) -> bool) -> P
     let open: Vec<&String> = snapshot
         .probe_pods
         .keys()
-        .filter(|node| !is_proved(node))
+        .filter(|node| !is_proved(node) && is_served(node))
         .collect();
     if open.is_empty() {
         return probes;

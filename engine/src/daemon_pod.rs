@@ -18,7 +18,7 @@ pub enum DaemonPodState {
     NotReady,
     /// Serves.
     Ready,
-    /// Is being deleted: the kubelet ends its containers and starts none again.
+    /// Is being deleted: once the kubelet knows it, it ends the containers and starts none again.
     Terminating,
 }
 

@@ -1107,7 +1107,6 @@ fn full_facts() -> flannel_to_calico::facts::HostFacts {
         subnet_environment: Found::Malformed("no FLANNEL_SUBNET".to_owned()),
         flanneld_running: true,
         unread_processes: Vec::new(),
-        calico_accepts_pods: false,
         unread_tables: Vec::new(),
         firewall: vec![FirewallObject {
             backend: FirewallBackend::IptablesNft,

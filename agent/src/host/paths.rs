@@ -9,8 +9,6 @@ pub struct Paths {
     pub proc: PathBuf,
     /// `/run/flannel`.
     pub flannel: PathBuf,
-    /// `/var/lib/calico`.
-    pub calico: PathBuf,
     /// `/var/lib/cni`.
     pub cni_state: PathBuf,
     /// `/etc/cni/net.d`, or the folder in the settings.
@@ -25,10 +23,5 @@ impl Paths {
     /// flannel's `subnet.env`.
     pub fn subnet_environment(&self) -> PathBuf {
         self.flannel.join("subnet.env")
-    }
-
-    /// The file with the name of the node, which calico-node writes at its start.
-    pub fn node_name_of_calico(&self) -> PathBuf {
-        self.calico.join("nodename")
     }
 }

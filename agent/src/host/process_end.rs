@@ -66,11 +66,15 @@ mod tests {
         let (first, mut second) = (sleeper(), sleeper());
         let numbers = [first.id(), second.id()];
         assert!(!ends_within(&numbers, 2 * LIMIT).await, "both processes run");
+        let waits = tokio::spawn(async move { one_ended(&numbers).await });
+        tokio::time::sleep(LIMIT / 5).await;
+        assert!(!waits.is_finished());
         second.kill().unwrap();
-        assert!(
-            ends_within(&numbers, Duration::from_secs(30)).await,
-            "the process has ended, and is not reaped yet"
-        );
+        // Without the announcement, the wait ends never.
+        tokio::time::timeout(Duration::from_secs(30), waits)
+            .await
+            .expect("the process has ended, and is not reaped yet")
+            .unwrap();
         end(second);
         end(first);
     }

@@ -52,6 +52,13 @@ pub struct Running {
     pub unread: Vec<String>,
 }
 
+impl Running {
+    /// The numbers of the processes with this name.
+    pub fn numbers(&self, name: &str) -> Vec<u32> {
+        self.names.get(name).into_iter().flatten().copied().collect()
+    }
+}
+
 /// Reader of processes. The last known name of a process is kept while the process cannot be read. Clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct Processes {

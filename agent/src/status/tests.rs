@@ -268,6 +268,21 @@ fn an_agent_that_cannot_save_its_goal_reports_pods_as_soon_as_one_that_can() {
     assert_eq!(wait, PODS_WAIT);
 }
 
+/// The coordinator lets Calico's conflist replace flannel's then.
+#[test]
+fn the_first_objects_of_calico_node_are_reported_at_once() {
+    let with = |goal, blackholes| {
+        let report = with_pods(5, Some(goal), Phase::Swapped, 0);
+        let mut status = status(&report, 3, &NodeMigrationStatus::default(), at(100));
+        let of_host = status.flannel_to_calico.as_mut().unwrap();
+        of_host.facts.as_mut().unwrap().calico.blackholes = blackholes;
+        status
+    };
+    assert!(at_once(&with(Goal::Swapped, 0), &with(Goal::Swapped, 1)));
+    assert!(!at_once(&with(Goal::Swapped, 1), &with(Goal::Swapped, 2)));
+    assert!(!at_once(&with(Goal::Hold, 0), &with(Goal::Hold, 1)));
+}
+
 #[test]
 fn an_unchanged_status_is_not_written_again() {
     let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));

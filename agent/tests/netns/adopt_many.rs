@@ -16,11 +16,11 @@ use crate::pods::Pod;
 const SERVICE: &str = "10.96.0.12:53";
 const PORT: u16 = 5353;
 /// Entries of connection tracking.
-const MANY: usize = 20_000;
+const CONNECTIONS: usize = 20_000;
 /// Every so many connections, one continues.
-const OF: usize = 50;
+const SAMPLED_EVERY: usize = 50;
 /// A question without an answer for this time is lost.
-const LATE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Rules as kube-proxy writes them: each server with the same probability.
 fn add_service(servers: &[Pod]) {
@@ -73,15 +73,15 @@ fn ask(socket: &UdpSocket) -> io::Result<u8> {
     }
 }
 
-/// One of [`OF`] connections that were begun, and the server of each.
+/// Begins the connections, and returns those that continue, each with its server.
 fn begin() -> Vec<(UdpSocket, u8)> {
     let mut kept = Vec::new();
-    for number in 0..MANY {
+    for number in 0..CONNECTIONS {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-        socket.set_read_timeout(Some(LATE)).unwrap();
+        socket.set_read_timeout(Some(ANSWER_TIMEOUT)).unwrap();
         socket.connect(SERVICE).unwrap();
         let server = ask(&socket).unwrap();
-        if number % OF == 0 {
+        if number % SAMPLED_EVERY == 0 {
             kept.push((socket, server));
         }
     }
@@ -123,12 +123,12 @@ fn many_connections_keep_their_servers() {
         let kept = begin();
         let begun = Instant::now();
         adopt(&host, &pods[..3]).await;
-        eprintln!("adoption with {MANY} connections: {:?}", begun.elapsed());
+        eprintln!("adoption with {CONNECTIONS} connections: {:?}", begun.elapsed());
         assert_same_servers(&kept, "adoption");
         run("ip link delete calinew");
         let begun = Instant::now();
         assert_eq!(drive(&host, Goal::Flannel).await, None);
-        eprintln!("return with {MANY} connections: {:?}", begun.elapsed());
+        eprintln!("return with {CONNECTIONS} connections: {:?}", begun.elapsed());
         assert_same_servers(&kept, "return");
         stop.store(true, Ordering::Relaxed);
         for server in servers {

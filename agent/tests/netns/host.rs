@@ -136,7 +136,6 @@ impl Host {
         let paths = Paths {
             proc: "/proc".into(),
             flannel: below("run/flannel"),
-            calico: below("var/lib/calico"),
             cni_state: below("var/lib/cni"),
             cni_configuration: below("etc/cni/net.d"),
             cni_plugins: "/usr/lib/cni".into(),

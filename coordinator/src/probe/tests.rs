@@ -59,7 +59,7 @@ fn probe_pod_on(api: &FakeApi, node: &str) {
 
 fn probers(api: &FakeApi, node: &str) -> Vec<(String, &'static str)> {
     let snapshot = Snapshot::take(&api.cache(), MIGRATION, names::NAMESPACE);
-    let probes = choose(&snapshot, |object| object.spec.finished_at.is_none());
+    let probes = choose(&snapshot, |object| object.spec.finished_at.is_none(), |_| true);
     let probers = probes.probers.get(node).into_iter().flatten();
     probers.map(|prober| (prober.node.clone(), prober.side)).collect()
 }

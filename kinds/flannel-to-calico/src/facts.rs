@@ -232,10 +232,6 @@ pub struct HostFacts {
     /// `calico` is what a rollback has to remove from the host: objects of Calico and of replumb.
     #[serde(default)]
     pub calico: CalicoObjects,
-    /// `calicoAcceptsPods` is whether `/var/lib/calico/nodename` exists, which calico-node writes at its start: until then Calico's
-    /// CNI plugin refuses new pods, and the kubelet tries again after some ten seconds.
-    #[serde(default)]
-    pub calico_accepts_pods: bool,
     /// `directRoutes` is the list of routes to pods of other nodes that do not use a tunnel. At most 20 items.
     pub direct_routes: Vec<DirectRoute>,
     /// `reversePathFilter` are the values of `rp_filter` for the uplink, `cni0`, `flannel.*`, `vxlan.calico`, and `default`,

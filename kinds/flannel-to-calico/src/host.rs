@@ -15,7 +15,7 @@ mod subnets;
 
 pub use adopt::{AdoptionSettings, obstacles, pods_that_stay};
 pub use adopt_step::{PodAction, PodChange, PodEnd, frame_rule};
-pub use dead_mans_switch::{Orders, PodNetworkService, remaining_time, service};
+pub use dead_mans_switch::{Orders, PodNetworkService, calico_has_written, remaining_time, service};
 pub use detach::leftovers;
 pub use device::calico_device_problem;
 pub use in_place::links_without_known_pod;
@@ -309,27 +309,11 @@ pub fn decide(
     if let Some(step) = upkeep {
         return HostDecision::Run(step);
     }
-    let prepares =
-        settings.adopt_pods && wanted == Phase::Mixed && matches!(at, Phase::Swapped | Phase::Mixed);
-    match towards(facts, settings, at, wanted, remembered) {
-        // While calico-node starts, the adoption begins.
-        nothing @ (HostDecision::Settled | HostDecision::Wait(_)) if prepares => {
-            adopt::prepare(facts, settings).map_or(nothing, HostDecision::Run)
-        }
-        decision => decision,
-    }
-}
-
-/// The next change of a host in phase `at` on its way to the wanted one.
-fn towards(
-    facts: &HostFacts,
-    settings: &HostSettings,
-    at: Phase,
-    wanted: Phase,
-    remembered: &JournalState,
-) -> HostDecision {
     if at.reaches(wanted) {
-        return HostDecision::Settled;
+        // While calico-node becomes Ready and the node is probed, the adoption begins.
+        let prepares = settings.adopt_pods && (at, wanted) == (Phase::Mixed, Phase::Mixed);
+        let step = prepares.then(|| adopt::prepare(facts, settings)).flatten();
+        return step.map_or(HostDecision::Settled, HostDecision::Run);
     }
     let in_place = match wanted {
         Phase::Swapped | Phase::Mixed => true,

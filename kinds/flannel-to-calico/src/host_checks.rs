@@ -129,11 +129,13 @@ pub fn checks(subject: Subject<'_>) -> Vec<Check> {
         host_address(subject),
     ]);
     let on_calico = matches!(phase, Phase::Mixed | Phase::Calico);
-    if on_calico || matches!(goal, Goal::Mixed | Goal::Calico) {
+    // The goal is given before calico-node starts, and Calico's conflist replaces flannel's after that.
+    let goes_to_calico = matches!(goal, Goal::Mixed | Goal::Calico) && subject.facts.calico.node_running;
+    if on_calico || goes_to_calico {
         checks.push(calico_device(subject));
     }
     // While pods are adopted, flannel serves the others: the phase says when the host is done.
-    let removes_at_once = goal == Goal::Calico && !subject.settings.adopt_pods;
+    let removes_at_once = goes_to_calico && goal == Goal::Calico && !subject.settings.adopt_pods;
     if phase == Phase::Calico || removes_at_once {
         checks.push(remaining(subject));
     }

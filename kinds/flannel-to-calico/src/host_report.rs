@@ -8,7 +8,7 @@ use engine::host_report::{HostReport, Urgency};
 use jiff::Timestamp;
 
 use crate::api::{NodeSpec, NodeStatus};
-use crate::host::links_without_known_pod;
+use crate::host::{calico_has_written, links_without_known_pod};
 use crate::host_checks::HostCheck;
 use crate::phase::{Goal, Phase};
 
@@ -73,6 +73,8 @@ fn is_urgent(goal: Goal, old: &NodeStatus, new: &NodeStatus) -> bool {
     };
     let pods = |status: &NodeStatus| status.facts.as_ref().map(|facts| facts.legacy_pods.clone());
     let unread = |status: &NodeStatus| status.facts.as_ref().map(|facts| facts.unread_processes.clone());
+    // Once calico-node serves new pods, its conflist replaces flannel's.
+    let written = |status: &NodeStatus| status.facts.as_ref().is_some_and(calico_has_written);
     // A problem that has ended refuses no start any longer.
     let remain = unknown_links(new);
     let has_ended = unknown_links(old).iter().any(|link| !remain.contains(link));
@@ -81,6 +83,7 @@ fn is_urgent(goal: Goal, old: &NodeStatus, new: &NodeStatus) -> bool {
         || without_facts(old) != without_facts(new)
         || (pods_decide(goal, new) && pods(old) != pods(new))
         || has_ended
+        || (goal.is_forward() && written(old) != written(new))
         || has_late_pod(goal, old, new)
 }
 

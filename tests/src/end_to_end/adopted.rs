@@ -1,4 +1,4 @@
-//! A pod with a host port that is adopted: what it could do before, it can do afterwards, and nothing of it remains at its end.
+//! A pod with a host port keeps its features when it is adopted, and nothing of it remains on its node at its end.
 
 use std::time::Duration;
 
@@ -77,7 +77,8 @@ pub(super) async fn ends(cluster: &Cluster) -> Result<()> {
     delete(cluster).await?;
     // Every command lists lines; one that fails because an object is missing lists none.
     let mut script = format!(
-        "ip route show {address}; ip neighbour show {address} nud permanent; ls /var/lib/cni/networks/*/{address} 2>/dev/null; \
+        "type ip iptables-save nft >/dev/null || exit 1; ip route show {address}; \
+         ip neighbour show {address} nud permanent; ls /var/lib/cni/networks/*/{address} 2>/dev/null; \
          grep -l '\"{address}' /var/lib/cni/results/* 2>/dev/null; \
          iptables-save | grep -e 'dports* {HOST_PORT} ' -e {address}/32; nft list ruleset | grep 'dport {HOST_PORT} '; true"
     );

@@ -37,8 +37,10 @@ pub struct Observation {
     pub state: State,
     /// A detour around a bridge, which no step is making now.
     pub detour: Option<Detour>,
-    /// Numbers of the processes of flanneld and calico-node.
-    pub daemons: Vec<u32>,
+    /// Numbers of the processes of flanneld.
+    pub flannelds: Vec<u32>,
+    /// Numbers of the processes of calico-node.
+    pub calico_nodes: Vec<u32>,
 }
 
 /// The host could not be read.
@@ -141,9 +143,8 @@ pub async fn observe(
         direct_routes: facts::direct_routes(&snapshot, &networks),
         reverse_path_filter: ReversePathFilter { all, interfaces },
         subnet_environment,
-        calico_accepts_pods: paths.node_name_of_calico().exists(),
         flanneld_running: running.names.contains_key(FLANNELD),
-        unread_processes: running.unread,
+        unread_processes: running.unread.clone(),
         firewall: firewall.flannel,
         unread_tables: firewall.unread,
         leases: count(state.leases.len() + state.bookkeeping.len()),
@@ -159,7 +160,8 @@ pub async fn observe(
         snapshot,
         state,
         detour: firewall.detour,
-        daemons: running.names.into_values().flatten().collect(),
+        flannelds: running.numbers(FLANNELD),
+        calico_nodes: running.numbers(CALICO_NODE),
     })
 }
 

@@ -41,6 +41,9 @@ const USUAL_MTU: u32 = 1450;
 const RECORD_READS: u32 = 5;
 const RECORD_PAUSE: Duration = Duration::from_millis(200);
 
+/// Pause after the end of a process.
+const AFTER_END: Duration = Duration::from_millis(30);
+
 /// Observes the host and performs steps on it.
 #[derive(Debug)]
 pub struct Worker {
@@ -111,7 +114,9 @@ impl Worker {
         goals: &watch::Receiver<WatchedObject>,
     ) -> Report {
         let mut report = self.observe_and_work(spec, goals).await;
-        report.pending = pending(spec, &report);
+        if report.pending != Pending::Steps {
+            report.pending = pending(spec, &report);
+        }
         if report.pending != Pending::Process {
             self.awaited.clear();
         }
@@ -141,7 +146,7 @@ impl Worker {
         );
         let mut paths = self.configuration.paths.clone();
         paths.cni_configuration = PathBuf::from(&settings.cni_configuration_directory);
-        for folder in [&paths.cni_configuration, &paths.flannel, &paths.calico] {
+        for folder in [&paths.cni_configuration, &paths.flannel] {
             if let Err(error) = self.configuration.folders.add(folder) {
                 tracing::debug!(error = chain(&error), "watching a folder failed");
             }
@@ -169,6 +174,8 @@ impl Worker {
     /// Waits until a process has ended that the next step waits for.
     pub async fn process_ended(&self) {
         process_end::one_ended(&self.awaited).await;
+        // The processes of a container end together: one observation for all of them.
+        tokio::time::sleep(AFTER_END).await;
     }
 
     fn fell_back(&self) -> Option<String> {

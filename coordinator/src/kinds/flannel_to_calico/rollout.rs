@@ -13,6 +13,7 @@ use api::migration::{MigrationPhase, Strategy};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use crash_point::Edge;
+use engine::daemon_pod;
 use engine::decision::Wait;
 use engine::reason::Reason;
 use engine::rollout::{self, Back, NodeProgress, RolloutNode};
@@ -64,7 +65,7 @@ pub(super) async fn advance(
         Kept::Restored(nodes) => nodes,
     };
     evict::update(context, memory, snapshot.pods());
-    let probes = probe::choose(&snapshot, is_untouched);
+    let probes = probe::choose(&snapshot, is_untouched, |node| is_served(pass, &snapshot, node));
     probe::delete_spent_probe_pods(context, &snapshot, now, loses_calicos_address).await?;
     let order = node_order(&snapshot, &context.node_name);
     let mut nodes = states(pass, &snapshot, back.as_ref(), &order);
@@ -179,6 +180,18 @@ fn is_untouched(object: &NodeMigration) -> bool {
         .as_ref()
         .and_then(|status| status.flannel_to_calico.or_empty().phase);
     phase == Some(Phase::Flannel) && !object.spec.started
+}
+
+/// Whether the network of a node can be probed: calico-node is Ready. On flannel, the probe pod is created after flannel's own is Ready.
+fn is_served(pass: &Pass<'_>, snapshot: &Snapshot, name: &str) -> bool {
+    let settings = pass.settings;
+    let (namespace, set) = (
+        &settings.calico_daemon_set_namespace.value,
+        &settings.calico_daemon_set_name.value,
+    );
+    let node = snapshot.nodes.get(name);
+    let is_on_calico = node.is_some_and(|node| network_label(node) == NetworkLabel::Calico);
+    !is_on_calico || daemon_pod::any_is_ready(&snapshot.daemons_on(name, namespace, set))
 }
 
 /// Whether the probe pod of a node has an address of Calico, and the node is rolled back: the pod is deleted before the host is

@@ -7,7 +7,7 @@ use engine::drain;
 use engine::probe::Prober;
 use engine::sourced::Sourced;
 use flannel_to_calico::facts::HostFacts;
-use flannel_to_calico::host::{HostSettings, pods_that_stay};
+use flannel_to_calico::host::{HostSettings, PodNetworkService, pods_that_stay, service};
 use flannel_to_calico::import;
 use flannel_to_calico::node::{AgentReport, Direction, NetworkLabel, NodeView, Stage};
 use flannel_to_calico::objects::Allocation;
@@ -22,7 +22,7 @@ use crate::probe::probe_pod;
 use crate::snapshot::Snapshot;
 
 /// What the agent of a node has reported.
-fn agent_report(ready: bool, status: &NodeMigrationStatus) -> AgentReport {
+fn agent_report(ready: bool, status: &NodeMigrationStatus, settings: &Settings) -> AgentReport {
     let of_host = status.flannel_to_calico.or_empty();
     let failure = status.failure.as_ref();
     let facts = of_host.facts.as_ref();
@@ -43,7 +43,8 @@ fn agent_report(ready: bool, status: &NodeMigrationStatus) -> AgentReport {
         changes: of_host.changes.clone(),
         fell_back: of_host.automatic_rollback.clone(),
         has_calico_pods: facts.is_some_and(|host| !host.calico.pods.is_empty()),
-        calico_accepts_pods: facts.is_some_and(|host| host.calico_accepts_pods),
+        is_served_by_calico: facts
+            .is_some_and(|host| service(host, &HostSettings::of(settings)) == PodNetworkService::Calico),
     }
 }
 
@@ -78,7 +79,7 @@ pub fn view<'snapshot>(
         cordoned_by_replumb: cordon::is_by(node, migration),
         network: network_label(node),
         goal: object.spec.flannel_to_calico.or_empty().goal,
-        agent: agent_report(snapshot.agent_ready(name), &status),
+        agent: agent_report(snapshot.agent_ready(name), &status, settings),
         residents: drain::residents(snapshot.pods_on(name), name),
         budgets: &snapshot.budgets,
         refusals,

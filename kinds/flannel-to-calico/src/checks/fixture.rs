@@ -220,7 +220,6 @@ pub(crate) fn host(index: u8) -> HostFacts {
         }),
         flanneld_running: true,
         unread_processes: Vec::new(),
-        calico_accepts_pods: false,
         unread_tables: Vec::new(),
         firewall: Vec::new(),
         leases: 0,

@@ -70,7 +70,7 @@ fn is_served_by_calico(facts: &HostFacts, settings: &HostSettings) -> bool {
 }
 
 /// Whether calico-node has written anything to the host.
-pub(super) fn calico_has_written(facts: &HostFacts) -> bool {
+pub fn calico_has_written(facts: &HostFacts) -> bool {
     let calico = &facts.calico;
     !calico.firewall.is_empty() || calico.sets > 0 || calico.blackholes > 0
 }

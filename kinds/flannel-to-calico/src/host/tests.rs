@@ -71,7 +71,6 @@ fn flannel_host() -> HostFacts {
         }),
         flanneld_running: true,
         unread_processes: Vec::new(),
-        calico_accepts_pods: false,
         unread_tables: Vec::new(),
         firewall: vec![
             chain(FirewallBackend::IptablesNft, "nat", "FLANNEL-POSTRTG"),

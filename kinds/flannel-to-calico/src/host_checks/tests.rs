@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::facts::{Bridge, DirectRoute, Found, ReversePathFilter, VxlanDevice};
+use crate::facts::{Bridge, CalicoObjects, DirectRoute, Found, ReversePathFilter, VxlanDevice};
 use crate::fixture::{device, folder, settings};
 use crate::flannel::SubnetEnvironment;
 use crate::host;
@@ -33,7 +33,7 @@ fn healthy() -> HostFacts {
         }),
         legacy_pods: Vec::new(),
         legacy_problems: Vec::new(),
-        calico: crate::facts::CalicoObjects::default(),
+        calico: CalicoObjects::default(),
         direct_routes: Vec::new(),
         reverse_path_filter: ReversePathFilter {
             all: 1,
@@ -48,7 +48,6 @@ fn healthy() -> HostFacts {
         }),
         flanneld_running: true,
         unread_processes: Vec::new(),
-        calico_accepts_pods: false,
         unread_tables: Vec::new(),
         firewall: Vec::new(),
         leases: 1,
@@ -70,6 +69,10 @@ fn migrated() -> HostFacts {
         flanneld_running: false,
         leases: 0,
         delegates: 0,
+        calico: CalicoObjects {
+            node_running: true,
+            ..CalicoObjects::default()
+        },
         ..healthy()
     }
 }
@@ -419,6 +422,19 @@ fn calicos_device_and_leftovers_are_checked_only_for_calico() {
     };
     let check = verdict(&absent, Goal::Calico, HostCheck::CalicoDevice);
     assert_eq!(check.verdict, Verdict::Fail, "{}", check.line());
+    for goal in [Goal::Mixed, Goal::Calico] {
+        let starting = HostFacts {
+            calico: CalicoObjects::default(),
+            ..absent.clone()
+        };
+        let early = names(&starting, goal);
+        assert!(
+            !early
+                .iter()
+                .any(|name| ["CalicoDevice", "Leftovers"].contains(&name.as_str())),
+            "calico-node has not started yet: {early:?}"
+        );
+    }
     let mut again = migrated();
     again.vxlan_devices.push(device("flannel.1"));
     let check = verdict(&again, Goal::Calico, HostCheck::Leftovers);

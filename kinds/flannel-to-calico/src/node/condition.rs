@@ -33,8 +33,8 @@ pub(super) fn next_until_probed(view: &NodeView<'_>) -> Option<Next> {
     Some(next(Stage::Probe, decision))
 }
 
-/// Waits until flannel's pod is being deleted; `None` if it is. From then on the kubelet does not start flanneld again, and the
-/// agent of the node sees when flanneld has ended, which is before the pod is gone.
+/// Waits until flannel's pod is being deleted; `None` if it is. The kubelet ends its containers, and the agent of the node sees when
+/// flanneld has ended, some time before the pod is gone.
 pub(super) fn flannel_is_deleted(view: &NodeView<'_>) -> Option<Next> {
     let pods = view.flannel_pods.iter();
     let running = pods.filter(|pod| pod.state != DaemonPodState::Terminating);
@@ -44,12 +44,6 @@ pub(super) fn flannel_is_deleted(view: &NodeView<'_>) -> Option<Next> {
 /// Waits for the end of flannel's pod; `None` if it is gone.
 pub(super) fn flannel_is_gone(view: &NodeView<'_>, stage: Stage) -> Option<Next> {
     flannel_pods_end(view, stage, &view.flannel_pods)
-}
-
-/// Changes the label to calico once flannel's pod is gone; until then the node is in this stage.
-pub(super) fn start_calico(view: &NodeView<'_>, stage: Stage) -> Next {
-    flannel_is_gone(view, stage)
-        .unwrap_or_else(|| next(Stage::StartCalico, Decision::Run(NodeStep::Label("calico"))))
 }
 
 fn flannel_pods_end(view: &NodeView<'_>, stage: Stage, pods: &[DaemonPod]) -> Option<Next> {

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::condition::{
-    agent_reaches, flannel_is_deleted, flannel_is_gone, foreign_label, next_until_probed, start_calico,
+    agent_reaches, flannel_is_deleted, flannel_is_gone, foreign_label, next_until_probed,
 };
 use super::evict::{
     cordon, evict, evict_in_budget_order, late_pods, started_after_cordon, wait_for_later_obstacle,
@@ -271,6 +271,10 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if let Some(next) = agent_reaches(view, Stage::HoldNewPods, Goal::Held, Phase::Held) {
         return next;
     }
+    // From here on the way back costs pods. A pod of flannel that does not end is found before.
+    if let Some(next) = flannel_is_gone(view, Stage::HoldNewPods) {
+        return next;
+    }
     let old = with_addresses(&[view.residents.daemon_set.as_slice(), &view.residents.movable].concat());
     // A detached host has no old pods: a pod that still has an address in the API is about to be deleted.
     if view.agent.phase < Some(Phase::Detached)
@@ -281,7 +285,7 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if let Some(next) = agent_reaches(view, Stage::Detach, Goal::Detached, Phase::Detached) {
         return next;
     }
-    start_calico(view, Stage::Detach)
+    next(Stage::StartCalico, Decision::Run(NodeStep::Label("calico")))
 }
 
 /// The label is calico: wait for Calico, probe it, uncordon the node.
@@ -294,10 +298,6 @@ fn to_calico(view: &NodeView<'_>, policy: &Policy) -> Next {
         Strategy::Drain => (Goal::Calico, Phase::Calico),
         Strategy::InPlace => (Goal::Mixed, Phase::Mixed),
     };
-    // While calico-node starts: its conflist and its tunnel exist before it is Ready, and then new pods need not wait any longer.
-    if let Some(step) = beside_start(view, goal, phase) {
-        return next(Stage::StartCalico, Decision::Run(step));
-    }
     match view.calico_pods.as_slice() {
         [] => {
             return wait(
@@ -307,6 +307,9 @@ fn to_calico(view: &NodeView<'_>, policy: &Policy) -> Next {
             );
         }
         pods if !any_is_ready(pods) => {
+            if let Some(step) = beside_start(view, goal, phase) {
+                return next(Stage::StartCalico, Decision::Run(step));
+            }
             return wait(
                 Stage::StartCalico,
                 WaitReason::CalicoNodeNotReady,
@@ -335,14 +338,14 @@ fn to_calico(view: &NodeView<'_>, policy: &Policy) -> Next {
     probe(view, policy)
 }
 
-/// What needs not wait until calico-node is Ready: the goal of the agent, and the probe pod once new pods get addresses from Calico.
+/// The steps that follow while calico-node becomes Ready: the change to Calico's conflist once calico-node serves new pods, which ends
+/// the dead man's switch, and then the probe pod.
 fn beside_start(view: &NodeView<'_>, goal: Goal, phase: Phase) -> Option<NodeStep> {
-    if view.goal.phase() < goal.phase() {
-        return Some(NodeStep::Goal(goal));
+    if view.agent.phase.is_some_and(|at| at.reaches(phase)) {
+        return view.probe_pod.is_none().then_some(NodeStep::CreateProbePod);
     }
-    let uses_calico = view.agent.phase.is_some_and(|at| at.reaches(phase));
-    let starts = uses_calico && view.agent.calico_accepts_pods;
-    (starts && view.probe_pod.is_none()).then_some(NodeStep::CreateProbePod)
+    let is_due = view.agent.is_served_by_calico && view.goal.phase() < goal.phase();
+    is_due.then_some(NodeStep::Goal(goal))
 }
 
 fn probe(view: &NodeView<'_>, policy: &Policy) -> Next {

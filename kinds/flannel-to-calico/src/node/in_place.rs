@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::condition::{agent_reaches, flannel_is_deleted, start_calico};
+use super::condition::{agent_reaches, flannel_is_deleted, flannel_is_gone};
 use super::evict::evict;
 use super::next::{next, wait};
 use super::{Direction, Next, NodeStep, NodeView, Policy, Stage};
@@ -33,18 +33,22 @@ pub(super) fn between(view: &NodeView<'_>) -> Next {
     }
     if let Some(held) = agent_reaches(view, Stage::HoldNewPods, Goal::Held, Phase::Held) {
         // While flanneld ends. The addresses of pods that start until then follow below.
-        return match (&held.decision, import(view)) {
+        return match (&held.decision, keep_addresses(view)) {
             (Decision::Wait(_), Some(step)) => next(held.stage, Decision::Run(step)),
             (Decision::Wait(_) | Decision::Run(_) | Decision::Settled | Decision::Halt(_), _) => held,
         };
     }
-    if let Some(step) = import(view) {
+    if let Some(step) = keep_addresses(view) {
         return next(Stage::Import, Decision::Run(step));
     }
     if let Some(next) = agent_reaches(view, Stage::Swap, Goal::Swapped, Phase::Swapped) {
         return next;
     }
-    start_calico(view, Stage::Swap)
+    // Until then: the routes of the host do not depend on flannel's pod.
+    if let Some(next) = flannel_is_gone(view, Stage::Swap) {
+        return next;
+    }
+    next(Stage::StartCalico, Decision::Run(NodeStep::Label("calico")))
 }
 
 /// Lets the agent adopt the running pods, and waits for the end of the bridge; `None` if nothing remains to be done. Pods that
@@ -58,7 +62,12 @@ pub(super) fn adopt(view: &NodeView<'_>, policy: &Policy) -> Option<Next> {
     (!is_wait || !view.agent.ready || view.pods_that_stay.is_empty()).then_some(next)
 }
 
-fn import(view: &NodeView<'_>) -> Option<NodeStep> {
+/// The next step that makes Calico's IPAM agree with the pods on the host. First releases: flannel may have given the address of a pod
+/// that has ended to another one.
+fn keep_addresses(view: &NodeView<'_>) -> Option<NodeStep> {
+    if !view.to_release.is_empty() {
+        return Some(NodeStep::Release(view.to_release.clone()));
+    }
     (!view.to_import.is_empty()).then(|| NodeStep::Import(view.to_import.clone()))
 }
 
@@ -72,11 +81,8 @@ pub fn upkeep(view: &NodeView<'_>) -> Option<NodeStep> {
     if !view.agent.ready || !matches!(phase, Phase::Swapped | Phase::Mixed | Phase::Calico) {
         return None;
     }
-    if let Some(step) = import(view) {
+    if let Some(step) = keep_addresses(view) {
         return Some(step);
-    }
-    if !view.to_release.is_empty() {
-        return Some(NodeStep::Release(view.to_release.clone()));
     }
     // flanneld would create its link again. Its pod exists if another client has changed the label.
     let last_is_gone = phase == Phase::Mixed && view.legacy_pods.is_empty() && view.flannel_pods.is_empty();

@@ -35,8 +35,9 @@ pub struct AgentReport {
     pub fell_back: Option<String>,
     /// Whether a pod on Calico's network is attached to the host.
     pub has_calico_pods: bool,
-    /// Whether Calico's CNI plugin is known to accept new pods, which it does before calico-node is Ready.
-    pub calico_accepts_pods: bool,
+    /// Whether new pods get addresses from Calico although the phase is between the networks: calico-node runs and has written to the
+    /// host, and its conflist is in use.
+    pub is_served_by_calico: bool,
 }
 
 impl AgentReport {

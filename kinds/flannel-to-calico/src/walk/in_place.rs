@@ -38,6 +38,8 @@ struct World {
     imported: bool,
     flannel_pod: Option<DaemonPodState>,
     calico_ready: Option<bool>,
+    /// calico-node has written to the host, Ready or not.
+    serves: bool,
     probe: u8,
     agent_ready: bool,
     done: bool,
@@ -66,6 +68,7 @@ impl World {
         imported: false,
         flannel_pod: Some(DaemonPodState::Ready),
         calico_ready: None,
+        serves: false,
         probe: 0,
         agent_ready: true,
         done: false,
@@ -91,7 +94,7 @@ impl World {
             agent: AgentReport {
                 ready: self.agent_ready,
                 phase: Some(self.phase),
-                calico_accepts_pods: self.calico_ready.is_some(),
+                is_served_by_calico: self.serves,
                 ..AgentReport::default()
             },
             flannel_pods: flannel_pods(self.flannel_pod),
@@ -145,7 +148,10 @@ impl World {
                     );
                 }
                 if *goal == Goal::Mixed {
-                    assert_eq!(self.label, "calico", "no calico-node comes: {self:?}");
+                    assert!(
+                        self.calico_ready == Some(true) || self.serves,
+                        "no dead man's switch, and no network: {self:?}"
+                    );
                 }
                 if *goal == Goal::Calico {
                     assert_ne!(
@@ -270,6 +276,9 @@ impl World {
         add(self.label == "calico" && self.calico_ready.is_none(), &|world| {
             world.calico_ready = Some(false);
         });
+        add(self.calico_ready.is_some() && !self.serves, &|world| {
+            world.serves = true;
+        });
         add(self.calico_ready.is_some() && !self.done, &|world| {
             world.calico_ready = world.calico_ready.map(|ready| !ready);
         });
@@ -279,7 +288,7 @@ impl World {
             world.flannel_pod = Some(DaemonPodState::Ready);
         });
         add(self.label != "calico" && self.calico_ready.is_some(), &|world| {
-            world.calico_ready = None;
+            (world.calico_ready, world.serves) = (None, false);
         });
         for label in ["flannel", "none", "calico", "odd"] {
             add(self.flip == Flip::Possible && label != self.label, &|world| {
@@ -326,9 +335,9 @@ fn a_label_of_another_client_is_replaced() {
     );
 }
 
-/// What needs no calico-node and no end of flannel's pod is not delayed by either.
+/// The end of flanneld is before that of its pod, and calico-node serves new pods before it is Ready.
 #[test]
-fn nothing_waits_that_need_not() {
+fn steps_follow_before_pods_are_gone_or_ready() {
     let next = |world: World| match decide(&world.view(&NONE), &POLICY, now()) {
         Next {
             stage,
@@ -358,22 +367,31 @@ fn nothing_waits_that_need_not() {
     );
     world.imported = true;
     assert_eq!(next(world), (Stage::HoldNewPods, Err(WaitReason::AgentWorking)));
-    (world.phase, world.goal) = (Phase::Swapped, 2);
-    assert_eq!(next(world), (Stage::Swap, Err(WaitReason::FlannelPodRunning)));
-    (world.flannel_pod, world.label) = (None, "calico");
-    assert_eq!(next(world), (Stage::StartCalico, Ok(NodeStep::Goal(Goal::Mixed))));
-    (world.phase, world.goal) = (Phase::Mixed, 3);
+    world.pod = Pod::Gone;
+    let release = NodeStep::Release(vec![imported_as(&allocation())]);
     assert_eq!(
         next(world),
-        (Stage::StartCalico, Err(WaitReason::CalicoNodeNotReady)),
-        "Calico's plugin refuses the probe pod"
+        (Stage::HoldNewPods, Ok(release)),
+        "flannel gives the address to another pod"
     );
-    world.calico_ready = Some(false);
+    (world.pod, world.phase, world.goal) = (Pod::Runs, Phase::Swapped, 2);
+    assert_eq!(next(world), (Stage::Swap, Err(WaitReason::FlannelPodRunning)));
+    (world.flannel_pod, world.label, world.calico_ready) = (None, "calico", Some(false));
+    let waits = (Stage::StartCalico, Err(WaitReason::CalicoNodeNotReady));
+    assert_eq!(next(world), waits);
+    world.serves = true;
+    assert_eq!(next(world), (Stage::StartCalico, Ok(NodeStep::Goal(Goal::Mixed))));
+    world.goal = 3;
+    assert_eq!(next(world), waits);
+    world.phase = Phase::Mixed;
     assert_eq!(next(world), (Stage::StartCalico, Ok(NodeStep::CreateProbePod)));
-    world.probe = 2;
+    world.probe = 1;
+    assert_eq!(next(world), waits);
+    (world.calico_ready, world.probe) = (Some(true), 0);
     assert_eq!(
         next(world),
-        (Stage::StartCalico, Err(WaitReason::CalicoNodeNotReady))
+        (Stage::Probe, Ok(NodeStep::CreateProbePod)),
+        "the stage and its deadline do not begin again"
     );
 }
 

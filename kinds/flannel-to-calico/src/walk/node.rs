@@ -54,6 +54,8 @@ struct World {
     daemon: Life,
     flannel_pod: Option<DaemonPodState>,
     calico_ready: Option<bool>,
+    /// calico-node has written to the host, Ready or not.
+    serves: bool,
     probe: Probe,
     refused: bool,
     stage: Option<Stage>,
@@ -135,6 +137,7 @@ impl World {
             daemon: Life::Runs,
             flannel_pod: Some(DaemonPodState::Ready),
             calico_ready: None,
+            serves: false,
             probe: Probe::None,
             refused: false,
             stage: None,
@@ -187,7 +190,7 @@ impl World {
             agent: AgentReport {
                 ready: self.agent_ready,
                 phase: Some(self.phase),
-                calico_accepts_pods: self.calico_ready.is_some(),
+                is_served_by_calico: self.serves,
                 ..AgentReport::default()
             },
             residents: residents(pods, "a"),
@@ -237,6 +240,10 @@ impl World {
                     matches!(self.cordon, Cordon::Replumb | Cordon::User),
                     "evicted uncordoned: {self:?}"
                 );
+                assert!(
+                    self.label <= Label::Flannel || self.flannel_pod.is_none(),
+                    "flannel's pod may not end: {self:?}"
+                );
             }
             NodeStep::Label("none") => {
                 assert!(self.label <= Label::Flannel, "label went back: {self:?}");
@@ -271,7 +278,10 @@ impl World {
                     );
                 }
                 if goal.phase() == Some(Phase::Calico) {
-                    assert_eq!(self.label, Label::Calico, "no calico-node comes: {self:?}");
+                    assert!(
+                        self.calico_ready == Some(true) || self.serves,
+                        "no dead man's switch, and no network: {self:?}"
+                    );
                 }
             }
             NodeStep::CreateProbePod => assert_eq!(self.phase, Phase::Calico, "probed too early: {self:?}"),
@@ -398,6 +408,9 @@ impl World {
             self.label == Label::Calico && self.calico_ready.is_none(),
             &|world| world.calico_ready = Some(false),
         );
+        add(self.calico_ready.is_some() && !self.serves, &|world| {
+            world.serves = true;
+        });
         add(self.calico_ready == Some(false), &|world| {
             world.calico_ready = Some(true);
         });
@@ -441,7 +454,7 @@ impl World {
         );
         add(
             self.label != Label::Calico && self.calico_ready.is_some(),
-            &|world| world.calico_ready = None,
+            &|world| (world.calico_ready, world.serves) = (None, false),
         );
         for label in [Label::Missing, Label::Flannel, Label::Neither, Label::Calico] {
             add(self.flip == Flip::Possible && label != self.label, &|world| {

@@ -111,7 +111,6 @@ impl Host {
                 forwarding_entries: 1,
             }],
             unread_processes: Vec::new(),
-            calico_accepts_pods: false,
             unread_tables: Vec::new(),
             bridge: Found::Present(Bridge {
                 name: BRIDGE.to_owned(),

@@ -25,7 +25,12 @@ impl Worker {
         outcome: Outcome,
     ) -> Report {
         let at = self.set_position(seen, settings);
-        self.awaited.clone_from(&seen.daemons);
+        self.awaited.clone_from(match goal {
+            Goal::Flannel => &seen.calico_nodes,
+            Goal::Hold | Goal::Held | Goal::Swapped | Goal::Mixed | Goal::Detached | Goal::Calico => {
+                &seen.flannelds
+            }
+        });
         let phase = at.phase;
         let subject = Subject {
             node: &self.configuration.node,
@@ -60,6 +65,11 @@ impl Worker {
             falls_back_in: orders
                 .filter(|_| fell_back.is_none())
                 .and_then(|orders| self.remaining_time(orders, at)),
+            pending: if outcome.has_reached_goal {
+                Pending::Steps
+            } else {
+                Pending::default()
+            },
             kinds: report_of(of_host),
             ..Report::default()
         }
@@ -101,7 +111,10 @@ pub(super) fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pend
     let reached = match goal {
         _ if of_host.automatic_rollback.is_some() => of_host.changes.is_empty(),
         Goal::Flannel => of_host.changes.is_empty(),
-        _ => goal.phase().is_none_or(|wanted| of_host.phase >= Some(wanted)),
+        _ => {
+            let is_at = |wanted| of_host.phase.is_some_and(|at| at.reaches(wanted));
+            goal.phase().is_none_or(is_at)
+        }
     };
     let facts = of_host.facts.as_ref();
     // Pods that cannot be adopted stay for days. The kernel announces their end.
@@ -116,7 +129,7 @@ pub(super) fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pend
         Goal::Hold | Goal::Held | Goal::Swapped | Goal::Mixed | Goal::Detached => {
             of_host.automatic_rollback.is_some()
         }
-        Goal::Calico => of_host.phase >= Some(Phase::Mixed) || of_host.automatic_rollback.is_some(),
+        Goal::Calico => of_host.phase == Some(Phase::Mixed) || of_host.automatic_rollback.is_some(),
         Goal::Flannel => true,
     };
     let process =

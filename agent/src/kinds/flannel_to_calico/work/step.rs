@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use runtime::error::chain;
 use tokio::sync::watch;
 
-use super::Worker;
+use super::{Position, Worker};
 use crate::host::paths::Paths;
 use crate::kinds::flannel_to_calico::apply::apply;
 use crate::kinds::flannel_to_calico::journal::Journal;
@@ -25,6 +25,8 @@ pub(super) struct Outcome {
     pub message: String,
     /// The failure that stopped the steps.
     pub failure: Option<Failure>,
+    /// The host has reached its goal, and more steps may follow the report.
+    pub has_reached_goal: bool,
 }
 
 impl Worker {
@@ -42,6 +44,7 @@ impl Worker {
         let mut outcome = Outcome {
             message: String::new(),
             failure,
+            has_reached_goal: false,
         };
         for _ in 0..MOST_STEPS {
             match host::decide(&seen.facts, settings, goal, &self.remembered()) {
@@ -53,7 +56,13 @@ impl Worker {
                     match self.perform(&step, seen, paths).await {
                         Ok(after) => {
                             *seen = after;
+                            let before = self.at;
                             self.record_step(&step, seen, settings);
+                            if reaches(goal, self.at) && !reaches(goal, before) {
+                                outcome.has_reached_goal = true;
+                                outcome.message = settled(goal);
+                                break;
+                            }
                         }
                         Err(problem) => outcome.failure = Some(problem),
                     }
@@ -175,6 +184,14 @@ impl Worker {
             }),
         }
     }
+}
+
+/// Whether a host at this position has reached a goal on the way to Calico.
+fn reaches(goal: Goal, at: Option<Position>) -> bool {
+    let wanted = goal.phase().filter(|_| goal.is_forward());
+    wanted
+        .zip(at)
+        .is_some_and(|(wanted, at)| at.phase.reaches(wanted))
 }
 
 fn settled(goal: Goal) -> String {

@@ -110,7 +110,6 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
         subnet_environment: Found::Absent,
         flanneld_running: false,
         unread_processes: Vec::new(),
-        calico_accepts_pods: false,
         unread_tables: Vec::new(),
         firewall: Vec::new(),
         leases: 0,

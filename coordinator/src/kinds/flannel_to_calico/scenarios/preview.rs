@@ -72,7 +72,6 @@ fn host(node: &str) -> Value {
         flanneld_running: true,
         unread_processes: Vec::new(),
         firewall: Vec::new(),
-        calico_accepts_pods: false,
         unread_tables: Vec::new(),
         leases: 0,
         delegates: 0,

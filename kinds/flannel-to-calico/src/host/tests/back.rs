@@ -52,7 +52,7 @@ impl Machine {
     }
 
     /// The other programs act: flannel's pod ends, Calico's pod starts and Felix writes to the host, pods end.
-    pub(super) fn world(&self, goal: Goal) -> Self {
+    fn world(&self, goal: Goal) -> Self {
         let mut after = self.clone();
         if goal == Goal::Calico && adopt::felix_acts(&mut after.facts, &after.remembered.not_taken) {
             return after;

@@ -9,21 +9,10 @@ use super::*;
 
 const FIRST: &str = "of-veth1";
 
-/// The goal of a host in this state: the adoption begins on the way to Mixed.
-fn goal(state: &Machine) -> Goal {
-    match phase(&state.facts, &state.settings) {
-        Phase::Mixed => Goal::Calico,
-        _ => Goal::Mixed,
-    }
-}
-
-/// The states of a host from phase Swapped to Mixed whose agent has recorded that calico-node has not taken these pods.
+/// The states of a host in phase Mixed whose agent has recorded that calico-node has not taken these pods.
 fn without_felix(start: &Machine, sandboxes: &[&str]) -> Vec<Machine> {
     let mut states = states(start);
-    states.retain(|state| {
-        let at = phase(&state.facts, &state.settings);
-        matches!(at, Phase::Swapped | Phase::Mixed)
-    });
+    states.retain(|state| phase(&state.facts, &state.settings) == Phase::Mixed);
     for state in &mut states {
         state.remembered.not_taken = sandboxes.iter().map(|sandbox| (*sandbox).to_owned()).collect();
         for pod in &mut state.facts.legacy_pods {
@@ -45,14 +34,12 @@ fn drive(from: &Machine) -> (Vec<Machine>, String) {
     let mut all = vec![from.clone()];
     for _ in 0..60 {
         let now = all.last().unwrap().clone();
-        match decide(&now.facts, &now.settings, goal(&now), &now.remembered) {
+        match decide(&now.facts, &now.settings, Goal::Calico, &now.remembered) {
             HostDecision::Run(step) => {
                 assert_lossless(&step, &now.facts);
                 all.push(now.performed(&step, true));
                 all.push(now.performed(&step, false));
             }
-            // calico-node starts.
-            HostDecision::Wait(_) if goal(&now) == Goal::Mixed => all.push(now.world(Goal::Mixed)),
             HostDecision::Wait(message) => {
                 let mut after = now.clone();
                 if !felix_acts(&mut after.facts, &after.remembered.not_taken) {
