@@ -31,12 +31,8 @@ pub(super) fn between(view: &NodeView<'_>) -> Next {
     if let Some(next) = flannel_is_deleted(view) {
         return next;
     }
-    if let Some(held) = agent_reaches(view, Stage::HoldNewPods, Goal::Held, Phase::Held) {
-        // While flanneld ends. The addresses of pods that start until then follow below.
-        return match (&held.decision, keep_addresses(view)) {
-            (Decision::Wait(_), Some(step)) => next(held.stage, Decision::Run(step)),
-            (Decision::Wait(_) | Decision::Run(_) | Decision::Settled | Decision::Halt(_), _) => held,
-        };
+    if let Some(next) = agent_reaches(view, Stage::HoldNewPods, Goal::Held, Phase::Held) {
+        return next;
     }
     if let Some(step) = keep_addresses(view) {
         return next(Stage::Import, Decision::Run(step));
