@@ -268,7 +268,7 @@ fn pace(report: &Report) -> Pace {
         (Some(_), _) => (AFTER_FAILURE, CALM),
         (None, Pending::Process) => (PROCESS, BURST),
         (None, Pending::Change) => (WORKING, BURST),
-        (None, Pending::Steps) => (Duration::ZERO, Duration::ZERO),
+        (None, Pending::Steps) => (BURST, BURST),
         (None, Pending::Unobservable) => (UNANNOUNCED, CALM),
         (None, Pending::NoGoal) => (slow, CALM),
         (None, Pending::GoalReached) => (slow, BURST),

@@ -56,7 +56,7 @@ pub enum Pending {
     Process,
     /// Any other change that the migration waits for.
     Change,
-    /// Nothing: more steps follow at once, and others wait for this report.
+    /// Nothing: more steps may follow in a moment, and others wait for this report.
     Steps,
     /// The host has no goal, and changes of what is observed cause no events.
     Unobservable,

@@ -107,6 +107,11 @@ impl Snapshot {
             .collect()
     }
 
+    /// Whether a pod of a `DaemonSet` on a node is Ready and not terminating.
+    pub fn has_ready_daemon(&self, node: &str, namespace: &str, daemon_set: &str) -> bool {
+        has_ready(self.pods_on(node), namespace, daemon_set)
+    }
+
     /// Whether the agent of this node is Ready.
     pub fn agent_ready(&self, node: &str) -> bool {
         has_agent(self.pods_on(node), &self.namespace)
@@ -115,8 +120,13 @@ impl Snapshot {
 
 /// Whether a Ready agent is among these pods.
 pub fn has_agent(pods: &Pods, namespace: &str) -> bool {
+    has_ready(pods, namespace, names::AGENT)
+}
+
+/// Whether a pod of a `DaemonSet` that is Ready and not terminating is among these pods.
+fn has_ready(pods: &Pods, namespace: &str, daemon_set: &str) -> bool {
     pods.iter()
-        .any(|pod| is_of_daemon_set(pod, namespace, names::AGENT) && is_usable(pod))
+        .any(|pod| is_of_daemon_set(pod, namespace, daemon_set) && is_usable(pod))
 }
 
 /// Whether this `DaemonSet` created the pod.

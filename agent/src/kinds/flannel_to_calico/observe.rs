@@ -93,6 +93,7 @@ pub async fn observe(
         &paths.cni_configuration,
         &paths.cni_configuration.to_string_lossy(),
     )?;
+    let (flannelds, calico_nodes) = (running.numbers(FLANNELD), running.numbers(CALICO_NODE));
     let state = cnidir::state(&paths.cni_state, &cnidir::flannel_networks(&cni))?;
     let subnet_environment = subnet_environment(paths)?;
     // At the same time: the firewall is read by programs.
@@ -119,7 +120,7 @@ pub async fn observe(
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let vxlan_devices = facts::vxlan_devices(&snapshot);
     let calico = CalicoObjects {
-        node_running: running.names.contains_key(CALICO_NODE),
+        node_running: !calico_nodes.is_empty(),
         pods: facts::calico_pods(&snapshot, &legacy_pods),
         firewall: firewall.calico,
         sets: count(firewall.calico_sets),
@@ -143,8 +144,8 @@ pub async fn observe(
         direct_routes: facts::direct_routes(&snapshot, &networks),
         reverse_path_filter: ReversePathFilter { all, interfaces },
         subnet_environment,
-        flanneld_running: running.names.contains_key(FLANNELD),
-        unread_processes: running.unread.clone(),
+        flanneld_running: !flannelds.is_empty(),
+        unread_processes: running.unread,
         firewall: firewall.flannel,
         unread_tables: firewall.unread,
         leases: count(state.leases.len() + state.bookkeeping.len()),
@@ -160,8 +161,8 @@ pub async fn observe(
         snapshot,
         state,
         detour: firewall.detour,
-        flannelds: running.numbers(FLANNELD),
-        calico_nodes: running.numbers(CALICO_NODE),
+        flannelds,
+        calico_nodes,
     })
 }
 

@@ -13,7 +13,6 @@ use api::migration::{MigrationPhase, Strategy};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use crash_point::Edge;
-use engine::daemon_pod;
 use engine::decision::Wait;
 use engine::reason::Reason;
 use engine::rollout::{self, Back, NodeProgress, RolloutNode};
@@ -191,7 +190,7 @@ fn is_served(pass: &Pass<'_>, snapshot: &Snapshot, name: &str) -> bool {
     );
     let node = snapshot.nodes.get(name);
     let is_on_calico = node.is_some_and(|node| network_label(node) == NetworkLabel::Calico);
-    !is_on_calico || daemon_pod::any_is_ready(&snapshot.daemons_on(name, namespace, set))
+    !is_on_calico || snapshot.has_ready_daemon(name, namespace, set)
 }
 
 /// Whether the probe pod of a node has an address of Calico, and the node is rolled back: the pod is deleted before the host is

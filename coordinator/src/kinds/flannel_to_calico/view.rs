@@ -22,7 +22,7 @@ use crate::probe::probe_pod;
 use crate::snapshot::Snapshot;
 
 /// What the agent of a node has reported.
-fn agent_report(ready: bool, status: &NodeMigrationStatus, settings: &Settings) -> AgentReport {
+fn agent_report(ready: bool, status: &NodeMigrationStatus, settings: &HostSettings) -> AgentReport {
     let of_host = status.flannel_to_calico.or_empty();
     let failure = status.failure.as_ref();
     let facts = of_host.facts.as_ref();
@@ -43,8 +43,7 @@ fn agent_report(ready: bool, status: &NodeMigrationStatus, settings: &Settings) 
         changes: of_host.changes.clone(),
         fell_back: of_host.automatic_rollback.clone(),
         has_calico_pods: facts.is_some_and(|host| !host.calico.pods.is_empty()),
-        is_served_by_calico: facts
-            .is_some_and(|host| service(host, &HostSettings::of(settings)) == PodNetworkService::Calico),
+        is_served_by_calico: facts.is_some_and(|host| service(host, settings) == PodNetworkService::Calico),
     }
 }
 
@@ -64,6 +63,7 @@ pub fn view<'snapshot>(
     let object = snapshot.node_migrations.get(name)?;
     let status = object.status.clone().unwrap_or_default();
     let host = status.flannel_to_calico.or_empty().facts.as_ref();
+    let host_settings = HostSettings::of(settings);
     let wanted = host.map(|host| wanted_addresses(name, node, host, settings));
     Some(NodeView {
         name,
@@ -79,7 +79,7 @@ pub fn view<'snapshot>(
         cordoned_by_replumb: cordon::is_by(node, migration),
         network: network_label(node),
         goal: object.spec.flannel_to_calico.or_empty().goal,
-        agent: agent_report(snapshot.agent_ready(name), &status, settings),
+        agent: agent_report(snapshot.agent_ready(name), &status, &host_settings),
         residents: drain::residents(snapshot.pods_on(name), name),
         budgets: &snapshot.budgets,
         refusals,
@@ -111,7 +111,7 @@ pub fn view<'snapshot>(
             .unwrap_or_default(),
         legacy_pods: host.map(|host| host.legacy_pods.clone()).unwrap_or_default(),
         pods_that_stay: host
-            .map(|host| pods_that_stay(host, &HostSettings::of(settings)))
+            .map(|host| pods_that_stay(host, &host_settings))
             .unwrap_or_default(),
         probe_pod: snapshot.probe_pods.get(name).map(|pod| probe_pod(pod)),
         probers,

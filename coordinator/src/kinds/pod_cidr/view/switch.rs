@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::migration::{PodCidrStatus, Stage};
-use engine::daemon_pod;
 use engine::decision::{Direction, Wait, WaitReason};
 use engine::evict::PodName;
 use ipnet::IpNet;
@@ -228,7 +227,7 @@ impl Pass<'_> {
 
     /// Whether a pod of calico-node on this node is Ready.
     pub(super) fn is_calico_ready(&self, node: &str, (namespace, name): (&str, &str)) -> bool {
-        daemon_pod::any_is_ready(&self.snapshot.daemons_on(node, namespace, name))
+        self.snapshot.has_ready_daemon(node, namespace, name)
     }
 
     /// The addresses that the tunnels of this node get when it is taken off the pool.
