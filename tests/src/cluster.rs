@@ -32,7 +32,7 @@ pub use api::ClusterApi;
 pub use directory::Directory;
 pub use families::IpFamilies;
 pub use images::Images;
-pub use manifests::{PacketFilter, ProxyMode, Values};
+pub use manifests::{PacketFilter, ProxyMode, Traffic, Values};
 pub use pod_network::PodNetwork;
 pub use tunnel::Tunnel;
 pub use up::{Site, UpOptions, node_name};

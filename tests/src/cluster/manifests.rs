@@ -81,6 +81,15 @@ const LONELY: &str = include_str!("../../manifests/lonely.yaml");
 const TRAFFIC: &str = include_str!("../../manifests/traffic.yaml");
 const CROWD: &str = include_str!("../../manifests/crowd.yaml");
 
+/// The traffic generator's flows.
+#[derive(Clone, Copy, Debug)]
+pub struct Traffic {
+    /// Milliseconds between two probes of a flow.
+    pub interval_ms: u64,
+    /// Whether probers also hold a stream of datagrams and a connection to the Service: its pods must not end then.
+    pub holds_service: bool,
+}
+
 /// The values of the manifests' placeholders.
 #[derive(Clone, Debug)]
 pub struct Values(BTreeMap<String, String>);
@@ -210,13 +219,13 @@ impl Values {
         self.fill(LONELY)
     }
 
-    /// The traffic generator: pods that answer, and on every node pods that send probes. Each of its flows has one
-    /// probe in this number of milliseconds.
-    pub fn traffic(&self, interval_ms: u64) -> Result<String> {
+    /// The traffic generator: pods that answer, and on every node pods that send probes.
+    pub fn traffic(&self, traffic: Traffic) -> Result<String> {
         let mut values = self.clone();
-        values
-            .0
-            .insert("probe-interval-ms".to_owned(), interval_ms.to_string());
+        values.0.extend([
+            ("probe-interval-ms".to_owned(), traffic.interval_ms.to_string()),
+            ("hold-service".to_owned(), traffic.holds_service.to_string()),
+        ]);
         values.fill(TRAFFIC)
     }
 
@@ -286,7 +295,10 @@ mod tests {
             values.calico_v3(),
             values.sample(),
             values.lonely(),
-            values.traffic(10),
+            values.traffic(Traffic {
+                interval_ms: 10,
+                holds_service: true,
+            }),
             values.crowd(100, "lab-worker-1"),
         ];
         for manifest in all {

@@ -9,7 +9,7 @@ use futures::future::try_join_all;
 use super::authority::Authority;
 use super::directory::Directory;
 use super::families::IpFamilies;
-use super::manifests::{PacketFilter, ProxyMode, Values};
+use super::manifests::{PacketFilter, ProxyMode, Traffic, Values};
 use super::pod_network::PodNetwork;
 use super::state::{CONTROL_PLANE, Machine, Phase, State};
 use super::tunnel::Tunnel;
@@ -55,8 +55,8 @@ pub struct UpOptions {
     pub calico_waits: bool,
     /// Whether the sample workloads are started.
     pub sample: bool,
-    /// Milliseconds between two probes of a flow of the traffic generator; `None` without traffic.
-    pub traffic: Option<u64>,
+    /// The traffic generator; `None` without traffic.
+    pub traffic: Option<Traffic>,
     /// More pods on the second node, each of which gets datagrams from the host, if there is traffic; 0 for none.
     pub crowd: u8,
     /// Receives progress messages.
@@ -256,8 +256,8 @@ impl Cluster {
         if options.sample {
             self.install_sample().await?;
         }
-        if let Some(interval_ms) = options.traffic {
-            self.install_traffic(interval_ms).await?;
+        if let Some(traffic) = options.traffic {
+            self.install_traffic(traffic).await?;
             if options.crowd > 0 {
                 self.install_crowd(options.crowd).await?;
             }
@@ -332,9 +332,9 @@ impl Cluster {
     }
 
     /// Starts the traffic generator and waits until it runs on every node.
-    pub async fn install_traffic(&self, interval_ms: u64) -> Result<()> {
+    pub async fn install_traffic(&self, traffic: Traffic) -> Result<()> {
         self.api
-            .apply(&self.values().await.traffic(interval_ms)?)
+            .apply(&self.values().await.traffic(traffic)?)
             .await
             .context("apply the traffic generator")?;
         for workload in ["deployment/echo", "daemonset/traffic", "daemonset/traffic-host"] {

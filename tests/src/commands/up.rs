@@ -8,7 +8,8 @@ use anyhow::{Result, bail};
 use super::{Place, interrupted};
 use crate::assets::{self, Build, Program};
 use crate::cluster::{
-    Cluster, Directory, Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Site, Tunnel, UpOptions,
+    Cluster, Directory, Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Site, Traffic, Tunnel,
+    UpOptions,
 };
 use crate::demo::Tools;
 use crate::image::Calico;
@@ -75,6 +76,9 @@ pub struct ClusterArguments {
     /// Use release builds of replumb and the traffic generator, for measurements. The first build takes minutes longer.
     #[arg(long)]
     pub release: bool,
+    /// Probers hold a stream of datagrams and a connection to the Service: no pod of it ends
+    #[arg(skip)]
+    pub holds_service: bool,
     /// Use a test build of replumb, which stops at given points
     #[arg(skip)]
     pub crash_points: bool,
@@ -219,7 +223,10 @@ impl ClusterArguments {
             calico_waits: !self.no_calico,
             sample: !self.no_sample,
             crowd: self.crowd,
-            traffic: (!self.no_traffic).then(|| self.probe_interval.unwrap_or(PROBE_INTERVAL)),
+            traffic: (!self.no_traffic).then(|| Traffic {
+                interval_ms: self.probe_interval.unwrap_or(PROBE_INTERVAL),
+                holds_service: self.holds_service,
+            }),
             progress,
         })
     }

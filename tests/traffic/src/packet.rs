@@ -9,6 +9,8 @@ use jiff::Timestamp;
 const MARK: [u8; 8] = *b"replumb2";
 /// The length of a request without padding.
 pub const LENGTH: usize = 32;
+/// The length of a probe over a connection, and of its answer: more than two full segments of the path in either direction.
+pub const FRAME: usize = 4096;
 /// The length of an answer without a name.
 const ANSWER_LENGTH: usize = LENGTH + 16;
 
@@ -61,6 +63,13 @@ impl Packet {
         bytes[8..16].copy_from_slice(&self.flow.to_be_bytes());
         bytes[16..24].copy_from_slice(&self.number.to_be_bytes());
         bytes[24..].copy_from_slice(&nanoseconds(now).to_be_bytes());
+        bytes
+    }
+
+    /// The request in a frame that fills packets, for a connection.
+    pub fn frame(self, now: Timestamp) -> Box<[u8; FRAME]> {
+        let mut bytes = Box::new([0; FRAME]);
+        bytes[..LENGTH].copy_from_slice(&self.encode(now));
         bytes
     }
 

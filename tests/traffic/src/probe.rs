@@ -62,6 +62,10 @@ pub struct Options {
     /// The Service: each of its addresses gets probes, and each address of its ready pods
     #[arg(long, default_value = "echo")]
     pub service: String,
+    /// Send probes also over one stream of datagrams and one connection to each address of the Service. Only where its
+    /// pods do not end meanwhile: a break is counted
+    #[arg(long, action = clap::ArgAction::Set, default_value_t = false)]
+    pub hold_service: bool,
     /// Send probes only to the targets of --also and --resolve, not to the Service and its pods
     #[arg(long)]
     pub without_service: bool,
@@ -201,6 +205,10 @@ impl Prober {
         if !self.options.without_service {
             for address in targets::service_addresses(client.clone(), namespace, service, *port).await {
                 self.flows.set_service(service, address);
+                if self.options.hold_service {
+                    let start = self.flows.hold_service(service, address);
+                    self.connect(start);
+                }
             }
         }
         if let Some(file) = &self.options.also {
@@ -274,21 +282,25 @@ impl Prober {
     }
 
     fn set_pods(&mut self, targets: &BTreeSet<Target>) {
-        let timeout = Duration::from_millis(self.options.timeout_ms);
-        for Start {
+        for start in self.flows.set_pods(targets) {
+            self.connect(start);
+        }
+    }
+
+    fn connect(&self, start: Start) {
+        let Start {
             flow,
             address,
             probes,
-        } in self.flows.set_pods(targets)
-        {
-            tokio::spawn(connection::hold(
-                flow,
-                address,
-                timeout,
-                probes,
-                self.event_sender.clone(),
-            ));
-        }
+        } = start;
+        let timeout = Duration::from_millis(self.options.timeout_ms);
+        tokio::spawn(connection::hold(
+            flow,
+            address,
+            timeout,
+            probes,
+            self.event_sender.clone(),
+        ));
     }
 
     fn happened(&mut self, event: Event) {
@@ -313,7 +325,7 @@ impl Prober {
             let (packet, address, kind) = self.flows.send(index, Instant::now(), Timestamp::now());
             match kind {
                 // Flows over connections are handled elsewhere.
-                Kind::Pod | Kind::Connection => {
+                Kind::Pod | Kind::ServiceStream | Kind::Connection | Kind::ServiceConnection => {
                     let sent = self
                         .socket
                         .send_to(

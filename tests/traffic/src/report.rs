@@ -41,8 +41,8 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flow {
-    /// Class of the path: `pod-to-pod`, `pod-to-pod-tcp`, `pod-to-service`, `pod-to-dns`, `host-to-pod`,
-    /// `host-to-pod-tcp`, `host-to-service`, `host-to-dns`; with `-ipv6` for IPv6 paths.
+    /// Class of the path: `pod-to-pod`, `pod-to-pod-tcp`, `pod-to-service`, `pod-to-service-stream`, `pod-to-service-tcp`,
+    /// `pod-to-dns`, and the same from `host-`; with `-ipv6` for IPv6 paths.
     pub class: String,
     /// The pod or the Service.
     pub target: String,

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::packet::Packet;
+use crate::packet::{FRAME, Packet};
 use crate::socket;
 
 /// Settings of the answering side.
@@ -82,7 +82,7 @@ async fn connections(listener: &TcpListener) {
 /// Returns received data until the other side closes.
 async fn echo(mut stream: TcpStream) {
     stream.set_nodelay(true).ok();
-    let mut buffer = [0; 2048];
+    let mut buffer = vec![0; FRAME];
     while let Ok(length @ 1..) = stream.read(&mut buffer).await {
         if stream.write_all(&buffer[..length]).await.is_err() {
             return;

@@ -107,6 +107,7 @@ impl Job {
             bail!("--keep-pods: pods keep running with --strategy in-place only");
         }
         let adopts_pods = strategy == Strategy::InPlace && !options.keep_pods && !options.restart_pods;
+        arguments.cluster.holds_service = adopts_pods;
         let leaves_flannel = strategy == Strategy::Drain || adopts_pods;
         if options.hold.is_some() && !options.keep_pods {
             bail!(

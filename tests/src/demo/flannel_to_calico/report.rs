@@ -197,7 +197,7 @@ impl Report {
         self.migration.phase == MigrationPhase::RolledBack
     }
 
-    /// Losses that a migration must not have: no probe is lost, and in place no pod is recreated. Where pods are restarted at the
+    /// Losses that a migration must not have: no probe is lost, and in place no connection breaks and no pod is recreated. Where pods are restarted at the
     /// end, the losses of a rolling restart are allowed.
     fn disruptions(&self) -> Vec<String> {
         let keeps_pods = self.own.keeps_pods() || self.own.adopts_pods();
@@ -205,6 +205,9 @@ impl Report {
         let mut found = Vec::new();
         if (keeps_pods || !in_place) && self.probes.all.lost > 0 {
             found.push(format!("lost probes: {}", self.probes.all.lost));
+        }
+        if keeps_pods && self.probes.all.broken > 0 {
+            found.push(format!("broken connections: {}", self.probes.all.broken));
         }
         if in_place && (self.pods.restarted > 0 || (keeps_pods && self.pods.recreated > 0)) {
             found.push(format!(

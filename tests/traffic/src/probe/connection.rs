@@ -1,4 +1,4 @@
-//! One long-lived TCP connection to a pod, for probes.
+//! One long-lived TCP connection to a pod or a Service, for probes.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::Answer;
-use crate::packet::{LENGTH, Packet};
+use crate::packet::{FRAME, Packet};
 
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(100);
@@ -101,14 +101,14 @@ async fn talk(
 
 async fn write(to: &mut OwnedWriteHalf, probes: &mut UnboundedReceiver<Packet>) -> std::io::Result<()> {
     while let Some(packet) = probes.recv().await {
-        to.write_all(&packet.encode(Timestamp::now())).await?;
+        to.write_all(&*packet.frame(Timestamp::now())).await?;
     }
     to.shutdown().await
 }
 
 /// Never returns without an error: the end of the stream is one.
 async fn read(from: &mut OwnedReadHalf, events: &UnboundedSender<Event>) -> std::io::Result<()> {
-    let mut frame = [0; LENGTH];
+    let mut frame = vec![0; FRAME];
     loop {
         from.read_exact(&mut frame).await?;
         let Some(packet) = Packet::decode(&frame) else {
@@ -148,7 +148,7 @@ mod tests {
 
     async fn accept_and_echo(listener: &TcpListener, frames: usize) {
         let (mut stream, _) = listener.accept().await.unwrap();
-        let mut frame = [0; LENGTH];
+        let mut frame = vec![0; FRAME];
         for _ in 0..frames {
             stream.read_exact(&mut frame).await.unwrap();
             stream.write_all(&frame).await.unwrap();

@@ -1,4 +1,4 @@
-//! The flows of one prober: one to the Service, one to each present or past pod.
+//! The flows of one prober: to the Service, and to each present or past pod.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -20,10 +20,21 @@ pub enum Kind {
     Pod,
     /// One pod, over a permanent connection.
     Connection,
-    /// A Service: any of its pods.
+    /// A Service: any of its pods, by a new flow for each probe.
     Service,
+    /// A Service, by one stream of datagrams: always the same pod.
+    ServiceStream,
+    /// A Service, over a permanent connection.
+    ServiceConnection,
     /// A name, at a name server.
     Name,
+}
+
+impl Kind {
+    /// Whether probes are sent over a connection.
+    fn is_connection(self) -> bool {
+        matches!(self, Self::Connection | Self::ServiceConnection)
+    }
 }
 
 /// A connection to be made.
@@ -85,6 +96,25 @@ impl Flows {
         self.set(Kind::Service, name, address);
     }
 
+    /// Starts a stream of datagrams and a connection to the Service. Its pods must not end: both stay with the pod that
+    /// they met first. Returns the connection to be made.
+    pub fn hold_service(&mut self, name: &str, address: SocketAddr) -> Start {
+        self.set(Kind::ServiceStream, name, address);
+        let flow = self.set(Kind::ServiceConnection, name, address);
+        self.connect(flow)
+    }
+
+    /// Opens the channel of a flow over a connection.
+    fn connect(&mut self, flow: usize) -> Start {
+        let (sender, probes) = unbounded_channel();
+        self.list[flow].connection = Some(sender);
+        Start {
+            flow,
+            address: self.list[flow].target.address,
+            probes,
+        }
+    }
+
     /// Starts to query a name server for this name, once in this number of intervals.
     pub fn set_name(&mut self, name: &str, name_server: SocketAddr, every: u32) {
         let flow = self.set(Kind::Name, name, name_server);
@@ -122,13 +152,7 @@ impl Flows {
             }
             let flow = self.begin(Kind::Connection, target.clone());
             if self.list[flow].connection.is_none() {
-                let (sender, probes) = unbounded_channel();
-                self.list[flow].connection = Some(sender);
-                starts.push(Start {
-                    flow,
-                    address: target.address,
-                    probes,
-                });
+                starts.push(self.connect(flow));
             }
         }
         starts
@@ -166,7 +190,7 @@ impl Flows {
     /// An interval has passed: returns the flows that send a probe now, either those over connections or the others.
     pub fn due(&mut self, connections: bool) -> Vec<usize> {
         let is_due = |flow: &mut Flow| {
-            if !flow.active || (flow.kind == Kind::Connection) != connections {
+            if !flow.active || flow.kind.is_connection() != connections {
                 return false;
             }
             flow.passed = (flow.passed + 1) % flow.every;
@@ -231,7 +255,7 @@ impl Flows {
             return;
         };
         match by {
-            Some(name) if name != flow.target.name => flow.counter.stray(),
+            Some(name) if flow.kind == Kind::Pod && name != flow.target.name => flow.counter.stray(),
             _ => {
                 flow.counter.answer(packet.number, answer.at);
                 if let Some(time) = answer.in_the_network {
@@ -266,10 +290,14 @@ impl Flows {
             (Origin::Pod, Kind::Pod) => "pod-to-pod",
             (Origin::Pod, Kind::Connection) => "pod-to-pod-tcp",
             (Origin::Pod, Kind::Service) => "pod-to-service",
+            (Origin::Pod, Kind::ServiceStream) => "pod-to-service-stream",
+            (Origin::Pod, Kind::ServiceConnection) => "pod-to-service-tcp",
             (Origin::Pod, Kind::Name) => "pod-to-dns",
             (Origin::Host, Kind::Pod) => "host-to-pod",
             (Origin::Host, Kind::Connection) => "host-to-pod-tcp",
             (Origin::Host, Kind::Service) => "host-to-service",
+            (Origin::Host, Kind::ServiceStream) => "host-to-service-stream",
+            (Origin::Host, Kind::ServiceConnection) => "host-to-service-tcp",
             (Origin::Host, Kind::Name) => "host-to-dns",
         };
         let family = if flow.target.address.is_ipv6() {
@@ -350,6 +378,35 @@ mod tests {
         assert_eq!(flows.report()[0].class, "pod-to-service");
         flows.set_service("echo", "[fd00:10:96::9]:7000".parse().unwrap());
         assert_eq!(flows.report().last().unwrap().class, "pod-to-service-ipv6");
+    }
+
+    #[test]
+    fn a_held_service_has_one_stream_and_one_connection() {
+        let mut flows = Flows::new(Origin::Host, LIMITS, true);
+        let now = Instant::now();
+        let start = flows.hold_service("echo", "10.96.0.9:7000".parse().unwrap());
+        assert_eq!((flows.due(false), flows.due(true)), (vec![0], vec![1]));
+        assert_eq!((start.flow, start.address.port()), (1, 7000));
+        let (packet, _, kind) = flows.send(0, now, Timestamp::UNIX_EPOCH);
+        let answer = Answer {
+            packet,
+            at: now,
+            in_the_network: None,
+        };
+        flows.answered(&answer, Some("echo-1"));
+        flows.broken(1, true, "reset".to_owned());
+        let report = flows.report();
+        assert_eq!(kind, Kind::ServiceStream);
+        assert_eq!(
+            report.iter().map(|flow| flow.class.as_str()).collect::<Vec<_>>(),
+            ["host-to-service-stream", "host-to-service-tcp"]
+        );
+        assert_eq!(
+            (report[0].counts.answered, report[0].counts.strays),
+            (1, 0),
+            "any pod may answer"
+        );
+        assert_eq!(report[1].counts.broken, 1);
     }
 
     #[test]
