@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 /// Crates of the product.
-const CRATES: [&str; 16] = [
+const CRATES: [&str; 18] = [
     "engine",
     "calico",
     "policy",
@@ -24,6 +24,8 @@ const CRATES: [&str; 16] = [
     "runtime",
     "listening",
     "crash-point",
+    "memory-api",
+    "offline",
 ];
 
 /// Folders with the sources of the lab, whose words follow docs/style.md too.

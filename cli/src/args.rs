@@ -35,10 +35,10 @@ pub struct Args {
 pub enum Command {
     /// Check prerequisites. Failures first. Changes nothing on any node.
     #[command(after_help = help::PREFLIGHT_EXAMPLES)]
-    Preflight(PlanArguments),
+    Preflight(Judgement),
     /// Print the plan: every action on every object, node by node, and failed checks. Changes nothing on any node.
     #[command(after_help = help::PLAN_EXAMPLES)]
-    Plan(PlanArguments),
+    Plan(Judgement),
     /// Show the plan, ask for confirmation, and start the migration.
     #[command(after_help = help::APPLY_EXAMPLES)]
     Apply(Apply),
@@ -68,6 +68,17 @@ pub enum Command {
 }
 
 /// `preflight` and `plan`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Judgement {
+    /// Judge the cluster of this snapshot (YAML or JSON), without a connection to any cluster. `-` is standard input.
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
+    /// The desired migration and output options. Last, as in `PlanArguments`.
+    #[command(flatten)]
+    pub look: PlanArguments,
+}
+
+/// The common options of `preflight`, `plan` and `apply`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct PlanArguments {
     /// Name of the Migration. May be omitted if there is none, one, or one in progress.
@@ -270,10 +281,10 @@ mod tests {
     fn switches_can_be_set_to_false() {
         let read = |line: &[&str]| {
             let args = Args::try_parse_from([&["kubectl-replumb", "plan"], line].concat()).unwrap();
-            let Command::Plan(look) = args.command else {
+            let Command::Plan(judgement) = args.command else {
                 panic!("not a plan")
             };
-            look.wanted.rollout.force
+            judgement.look.wanted.rollout.force
         };
         assert_eq!(read(&[]), None);
         assert_eq!(read(&["--force"]), Some(true));

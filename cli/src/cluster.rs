@@ -49,22 +49,27 @@ pub struct Cluster {
     pub address: String,
     /// Namespace that replumb is installed in.
     pub namespace: String,
+    /// The file of a cluster in memory.
+    snapshot: Option<String>,
 }
 
-#[cfg(test)]
 impl Cluster {
-    /// A cluster with this client.
-    pub fn of(client: Client) -> Self {
+    /// The cluster of a snapshot, in memory. `file` has the snapshot.
+    pub fn of_snapshot(client: Client, file: &str) -> Self {
         Self {
             watching: client.clone(),
             client,
-            address: "https://cluster".to_owned(),
+            address: format!("snapshot {file}"),
             namespace: names::NAMESPACE.to_owned(),
+            snapshot: Some(file.to_owned()),
         }
     }
-}
 
-impl Cluster {
+    /// The file of a cluster in memory; none for a cluster with an API server.
+    pub fn snapshot(&self) -> Option<&str> {
+        self.snapshot.as_deref()
+    }
+
     /// Reads the configuration. No request is sent yet.
     pub async fn connect(connection: &Connection) -> Result<Self, CliError> {
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| CliError::Kubeconfig {
@@ -111,6 +116,7 @@ impl Cluster {
             watching,
             address: address.trim_end_matches('/').to_owned(),
             namespace: connection.namespace.clone(),
+            snapshot: None,
         })
     }
 

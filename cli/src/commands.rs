@@ -6,9 +6,12 @@ mod plan;
 mod planning;
 mod preflight;
 mod rollback;
+mod snapshot;
 mod status;
 mod version;
 mod watch;
+
+use std::path::Path;
 
 use crate::args::{Command, Generate};
 use crate::cluster::Cluster;
@@ -24,8 +27,8 @@ pub async fn run(
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Outcome, CliError> {
     match command {
-        Command::Preflight(look) => preflight::run(cluster, look, variables).await,
-        Command::Plan(look) => plan::run(cluster, look, variables).await,
+        Command::Preflight(judgement) => preflight::run(cluster, &judgement.look, variables).await,
+        Command::Plan(judgement) => plan::run(cluster, &judgement.look, variables).await,
         Command::Apply(apply) => apply::run(cluster, apply, variables).await,
         Command::Status(status) => Box::pin(status::run(cluster, status)).await,
         Command::Pause(change) => Box::pin(change::pause(cluster, change)).await,
@@ -35,6 +38,23 @@ pub async fn run(
         Command::Generate(kind) => generate(kind),
         Command::OfKind(command) => Box::pin(command.run(variables)).await,
         Command::Version(shown) => version(Ok(cluster.clone()), *shown).await,
+    }
+}
+
+/// Runs a command on the cluster of a snapshot, in memory.
+pub async fn run_offline(
+    snapshot: &Path,
+    command: &Command,
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> Result<Outcome, CliError> {
+    let memory = snapshot::cluster(snapshot)?;
+    let cluster = Cluster::of_snapshot(memory.client(), &snapshot.display().to_string());
+    tokio::select! {
+        outcome = run(&cluster, command, variables) => outcome,
+        ended = memory.run() => match ended {
+            Ok(never) => match never {},
+            Err(source) => Err(CliError::Offline { source }),
+        },
     }
 }
 

@@ -22,6 +22,12 @@ pub enum CliError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The cluster of a snapshot stopped.
+    #[error("judging the snapshot: {source:#}")]
+    Offline {
+        /// The cause.
+        source: anyhow::Error,
+    },
     /// A request failed.
     #[error("{attempt} {object}: {}", words(.source))]
     Api {

@@ -12,19 +12,25 @@ use crate::error::CliError;
 
 /// Reads a file with one Migration; `-` is standard input.
 pub fn read(path: &Path) -> Result<Migration, CliError> {
-    let file = path.display().to_string();
-    let failed = |why: String| CliError::File {
-        file: file.clone(),
+    parse(&text(path)?).map_err(|why| CliError::File {
+        file: path.display().to_string(),
         why,
-    };
+    })
+}
+
+/// The text of a file; `-` is standard input.
+pub fn text(path: &Path) -> Result<String, CliError> {
     let mut text = String::new();
     let read = if path == Path::new("-") {
         std::io::stdin().read_to_string(&mut text).map(|_| ())
     } else {
         std::fs::read_to_string(path).map(|found| text = found)
     };
-    read.map_err(|error| failed(format!("cannot be read: {error}")))?;
-    parse(&text).map_err(failed)
+    let text = read.map(|()| text);
+    text.map_err(|error| CliError::File {
+        file: path.display().to_string(),
+        why: format!("cannot be read: {error}"),
+    })
 }
 
 /// Parses one Migration. Unknown fields are an error.

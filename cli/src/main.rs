@@ -80,6 +80,11 @@ async fn run(args: &Args) -> Result<Outcome, error::CliError> {
     if let Command::OfKind(command) = &args.command {
         return Box::pin(command.run(variables)).await;
     }
+    if let Command::Preflight(judgement) | Command::Plan(judgement) = &args.command
+        && let Some(snapshot) = &judgement.snapshot
+    {
+        return Box::pin(commands::run_offline(snapshot, &args.command, variables)).await;
+    }
     let cluster = Cluster::connect(&args.connection).await;
     if let Command::Version(shown) = &args.command {
         return commands::version(cluster, *shown).await;

@@ -77,9 +77,11 @@ pub async fn plan(
                 ..asked.spec(None)?
             };
             let made = cluster.create(&name, asked.labels(), spec).await?;
-            say::note(&format!(
-                "Migration {name} created with `desired: Plan`: no changes are made"
-            ));
+            if cluster.snapshot().is_none() {
+                say::note(&format!(
+                    "Migration {name} created with `desired: Plan`: no changes are made"
+                ));
+            }
             made
         }
     };

@@ -3,35 +3,25 @@
 //! after any of them. Defaults and admission are missing: tests against the real API server have those.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use api::MigrationStatus;
-use http::{Method, Request, Response, StatusCode};
-use k8s_openapi::api::core::v1::Pod;
+use http::{Method, StatusCode};
 use kube::Client;
-use kube::client::{Body, ClientBuilder};
+pub use memory_api::merge;
+use memory_api::{Answer, Call, Objects, as_merge, failure, failure_of};
 use runtime::client::StrictLayer;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cache::{Cache, Stores};
+use crate::cache::Cache;
 use crate::context::Context;
 use crate::events::EventRecorder;
 use crate::fake_json_patch;
-use crate::fake_lists::page;
 use crate::fake_schema::{unknown_fields, without};
-use crate::guarded::NodeMigrations;
-use crate::kind_stores::KindStores;
-use crate::kinds::service_cidr::service_index::ServiceStore;
-use crate::lenient::Lenient;
 use crate::metrics::Metrics;
 use crate::obstacles::Obstacles;
-use crate::pod_index::PodStore;
-use crate::store::{Store, Stored};
+use crate::offline;
 use crate::words::MessagePace;
-use crate::workload_store::WorkloadStore;
 
 /// Prefix of the paths of replumb's objects.
 const OUR_GROUP: &str = "/apis/replumb.dev/";
@@ -60,11 +50,8 @@ struct Tools {
     metrics: Arc<Metrics>,
 }
 
-#[derive(Default)]
 struct State {
-    /// Objects by path: `/api/v1/nodes/a`.
-    objects: BTreeMap<String, Value>,
-    version: u64,
+    objects: Objects,
     /// Changes in order: `PATCH /api/v1/nodes/a {"metadata":…}`.
     changes: Vec<(String, Value)>,
     /// Reads in order: `GET /api/v1/nodes/a`, and for a collection `LIST /api/v1/nodes?labelSelector=…`.
@@ -92,6 +79,27 @@ struct State {
     budget: Option<usize>,
 }
 
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            objects: Objects::serving(SERVED),
+            changes: Vec::new(),
+            reads: Vec::new(),
+            events: Vec::new(),
+            refused: BTreeMap::new(),
+            denials: Vec::new(),
+            unreadable: BTreeMap::new(),
+            hung: None,
+            hanging: 0,
+            grace_periods: BTreeMap::new(),
+            meddling: None,
+            restless: Vec::new(),
+            expires_pages: 0,
+            budget: None,
+        }
+    }
+}
+
 /// Refusal of changes with a prefix, if `is_meant` accepts the patch.
 #[derive(Clone)]
 struct Denial {
@@ -105,7 +113,7 @@ impl FakeApi {
     /// Puts an object at its path.
     pub fn put(&self, path: &str, object: Value) {
         let mut state = self.state.lock().unwrap();
-        state.store(path, object);
+        state.objects.put(path, object);
     }
 
     /// Puts the active Migration.
@@ -134,7 +142,7 @@ impl FakeApi {
             .cloned()
             .unwrap_or_else(|| panic!("{path}: not found"));
         merge(&mut object, patch);
-        state.store(path, object);
+        state.objects.put(path, object);
     }
 
     /// Gives every object unreadable times, in each field where a client may write one, as the API server returns
@@ -144,6 +152,7 @@ impl FakeApi {
         let mut state = self.state.lock().unwrap();
         let untouched: Vec<String> = state
             .objects
+            .all()
             .iter()
             .filter(|(_, object)| {
                 object["metadata"]["name"].is_string() && object["metadata"]["managedFields"] != times
@@ -151,7 +160,7 @@ impl FakeApi {
             .map(|(path, _)| path.clone())
             .collect();
         for path in untouched {
-            let mut object = state.objects[&path].clone();
+            let mut object = state.objects.all()[&path].clone();
             object["metadata"]["managedFields"] = times.clone();
             if object["spec"]["template"].is_object() {
                 let time = &times[0]["time"];
@@ -160,7 +169,7 @@ impl FakeApi {
                     &json!({ "managedFields": times, "creationTimestamp": time, "deletionTimestamp": time }),
                 );
             }
-            state.store(&path, object);
+            state.objects.put(&path, object);
         }
     }
 
@@ -274,12 +283,12 @@ impl FakeApi {
 
     /// Every object below a path.
     pub fn below(&self, path: &str) -> Vec<Value> {
-        self.state.lock().unwrap().below(path)
+        self.state.lock().unwrap().objects.below(path).cloned().collect()
     }
 
     /// Every object without its version counters, for a comparison of two runs.
     pub fn everything(&self) -> BTreeMap<String, Value> {
-        let mut all = self.state.lock().unwrap().objects.clone();
+        let mut all = self.state.lock().unwrap().objects.all().clone();
         for (path, object) in &mut all {
             let metadata = object["metadata"].as_object_mut().unwrap();
             metadata.remove("resourceVersion");
@@ -346,7 +355,16 @@ impl FakeApi {
 
     /// The answer to a request; `None` while the server is unreachable.
     pub fn ask(&self, method: &Method, path: &str, body: &[u8]) -> Option<(StatusCode, Value)> {
-        self.state.lock().unwrap().answer(method, path, "", body)
+        self.state.lock().unwrap().answer(Call {
+            method: method.clone(),
+            path: path.to_owned(),
+            query: String::new(),
+            body: if body.is_empty() {
+                Value::Null
+            } else {
+                serde_json::from_slice(body).expect("JSON")
+            },
+        })
     }
 
     /// A client of the server. It belongs to the runtime of the first call.
@@ -360,7 +378,7 @@ impl FakeApi {
         Context {
             events: EventRecorder::new(client.clone(), "coordinator-0"),
             obstacles: Obstacles::default(),
-            pace: MessagePace::OF_TESTS,
+            pace: MessagePace::AT_ONCE,
             watching: client.clone(),
             background: client.clone(),
             client: client.clone(),
@@ -377,8 +395,7 @@ impl FakeApi {
             let metrics = Arc::new(Metrics::new().unwrap());
             // The client shares the state, and not the tools, which contain the client.
             let state = Arc::clone(&self.state);
-            let service = tower::service_fn(move |request| serve(Arc::clone(&state), request));
-            let client = ClientBuilder::new(service, "default")
+            let client = memory_api::client(move |call| serve(Arc::clone(&state), call))
                 .with_layer(&StrictLayer::new(Arc::new(metrics.api.clone())))
                 .build();
             Tools { client, metrics }
@@ -387,140 +404,34 @@ impl FakeApi {
 
     /// Stores in the state that watches would have filled.
     pub fn cache(&self) -> Cache {
-        let kinds = KindStores::default();
-        kinds.put(ServiceStore::of(
-            self.objects("/api/v1/namespaces/*/services/"),
-            self.objects("/apis/discovery.k8s.io/v1/namespaces/*/endpointslices/"),
-        ));
-        Cache::of(Stores {
-            migrations: self.store("/apis/replumb.dev/v1alpha1/migrations/"),
-            node_migrations: NodeMigrations::in_store(
-                self.store("/apis/replumb.dev/v1alpha1/nodemigrations/"),
-            ),
-            nodes: self.store("/api/v1/nodes/"),
-            pods: PodStore::of(
-                "replumb-system",
-                self.objects::<Lenient<Pod>>("/api/v1/namespaces/*/pods/"),
-            ),
-            daemon_sets: self.store("/apis/apps/v1/namespaces/*/daemonsets/"),
-            budgets: self.store("/apis/policy/v1/namespaces/*/poddisruptionbudgets/"),
-            workloads: WorkloadStore::of(
-                self.objects("/apis/apps/v1/namespaces/*/deployments/"),
-                self.objects("/apis/apps/v1/namespaces/*/statefulsets/"),
-                self.objects("/apis/apps/v1/namespaces/*/replicasets/"),
-            ),
-            kinds,
-        })
-    }
-
-    fn store<K: Stored + DeserializeOwned>(&self, path: &str) -> Store<K> {
-        Store::of(self.objects(path))
-    }
-
-    fn objects<K: DeserializeOwned>(&self, path: &str) -> Vec<K> {
         let state = self.state.lock().unwrap();
-        let objects = state.each_below(path);
-        objects
-            .map(|object| {
-                Lenient::<K>::deserialize(object)
-                    .expect("an object of its kind")
-                    .object
-            })
-            .collect()
+        offline::cache(&state.objects, "replumb-system").expect("objects of their kinds")
     }
 }
 
-async fn serve(state: Arc<Mutex<State>>, request: Request<Body>) -> std::io::Result<Response<Body>> {
-    let (parts, body) = request.into_parts();
-    if state.lock().unwrap().hangs(&parts.method, parts.uri.path()) {
+async fn serve(state: Arc<Mutex<State>>, call: Call) -> std::io::Result<Answer> {
+    if state.lock().unwrap().hangs(&call.method, &call.path) {
         std::future::pending::<()>().await;
     }
-    let body = body.collect_bytes().await.expect("a body in memory");
-    let response = state.lock().unwrap().answer(
-        &parts.method,
-        parts.uri.path(),
-        parts.uri.query().unwrap_or_default(),
-        &body,
-    );
-    match response {
-        Some((status, value)) => Ok(Response::builder()
-            .status(status)
-            .body(Body::from(serde_json::to_vec(&value).unwrap()))
-            .unwrap()),
-        None => Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)),
-    }
+    let answer = state.lock().unwrap().answer(call);
+    answer.ok_or_else(|| std::io::ErrorKind::ConnectionRefused.into())
 }
 
 impl State {
-    fn store(&mut self, path: &str, mut object: Value) {
-        self.version += 1;
-        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        if object["metadata"]["uid"].is_null() {
-            object["metadata"]["uid"] = json!(format!("uid-of-{path}"));
-        }
-        if path.starts_with(OUR_GROUP) {
-            // A change of the spec increments the generation, a change of the status does not.
-            let former = self.objects.get(path);
-            let generation = match former {
-                Some(former) => {
-                    let last = former["metadata"]["generation"].as_i64().unwrap_or(1);
-                    last + i64::from(former["spec"] != object["spec"])
-                }
-                None => object["metadata"]["generation"].as_i64().unwrap_or(1),
-            };
-            object["metadata"]["generation"] = json!(generation);
-        }
-        self.objects.insert(path.to_owned(), object);
-    }
-
-    /// `*` matches one part of the path.
-    fn below(&self, path: &str) -> Vec<Value> {
-        self.each_below(path).cloned().collect()
-    }
-
-    /// In the order of their paths; `*` matches one part.
-    fn each_below<'a>(&'a self, path: &'a str) -> impl Iterator<Item = &'a Value> {
-        let wanted = path.trim_end_matches('/');
-        let beginning = wanted.split('*').next().unwrap_or_default();
-        self.objects
-            .range::<str, _>((Bound::Included(beginning), Bound::Unbounded))
-            .take_while(move |(key, _)| key.starts_with(beginning))
-            .filter(move |(key, _)| is_below(key, wanted))
-            .map(|(_, object)| object)
-    }
-
-    /// Objects of a collection, in every namespace if the path has none.
-    fn collection(&self, path: &str) -> Vec<Value> {
-        let (group, plural) = path.rsplit_once('/').unwrap_or_default();
-        let mut objects = self.below(path);
-        objects.extend(self.below(&format!("{group}/namespaces/*/{plural}")));
-        objects
-    }
-
     /// `None` while the server is unreachable.
-    fn answer(
-        &mut self,
-        method: &Method,
-        path: &str,
-        query: &str,
-        body: &[u8],
-    ) -> Option<(StatusCode, Value)> {
+    fn answer(&mut self, mut call: Call) -> Option<Answer> {
         if self.budget == Some(0) {
             return None;
         }
-        let mut body: Value = if body.is_empty() {
-            Value::Null
-        } else {
-            serde_json::from_slice(body).expect("JSON")
-        };
         // The content as a merge patch, for checks and the record of changes.
-        let operations = body.as_array().cloned();
-        if let Some(operations) = &operations {
-            body = fake_json_patch::as_merge(operations);
-        }
-        if ![Method::GET, Method::DELETE].contains(method) {
-            let unknown = unknown_fields(path, &body);
-            if !unknown.is_empty() && query.contains("fieldValidation=Strict") {
+        let mut body = match call.body.as_array() {
+            Some(operations) => as_merge(operations),
+            None => call.body.clone(),
+        };
+        let (method, path) = (call.method.clone(), call.path.clone());
+        if ![Method::GET, Method::DELETE].contains(&method) {
+            let unknown = unknown_fields(&path, &body);
+            if !unknown.is_empty() && call.query.contains("fieldValidation=Strict") {
                 let named: Vec<String> = unknown
                     .iter()
                     .map(|field| format!("unknown field {field:?}"))
@@ -530,44 +441,33 @@ impl State {
             }
             body = without(&body, &unknown);
         }
-        let unreadable = self
-            .unreadable
-            .iter()
-            .find(|(begin, _)| path.starts_with(&***begin));
-        if let Some((_, words)) = unreadable.filter(|_| *method == Method::GET) {
-            return Some(failure_of(StatusCode::FORBIDDEN, "Forbidden", words));
+        if !call.body.is_array() {
+            call.body.clone_from(&body);
         }
-        if *method == Method::GET
-            && let Some(items) = policies(path)
-        {
-            return Some((StatusCode::OK, json!({ "metadata": {}, "items": items })));
-        }
-        if *method == Method::GET {
-            return Some(self.get_or_list(path, query));
+        if method == Method::GET {
+            return Some(self.read(&call));
         }
         if path.contains("/events") {
             self.events.push((format!("{method} {path}"), body.clone()));
             return Some((StatusCode::CREATED, body));
         }
         if path.ends_with("/selfsubjectaccessreviews") {
-            let mut body = body;
-            body["status"] = json!({ "allowed": true });
-            return Some((StatusCode::CREATED, body));
+            return Some(self.objects.answer(&call));
         }
-        if query.contains("dryRun=All") {
-            let before = (self.objects.clone(), self.version);
-            let answer = self.change(method, path, &body, operations.as_deref());
-            (self.objects, self.version) = before;
+        if call.query.contains("dryRun=All") {
+            let before = self.objects.clone();
+            let answer = self.change(&call, &body);
+            self.objects = before;
             self.reads.push(format!("TRY {method} {path}"));
             return Some(answer);
         }
-        let answer = self.change(method, path, &body, operations.as_deref());
+        let answer = self.change(&call, &body);
         if answer.0.is_success() {
             let call = format!("{method} {path}");
             if let Some((_, path, patch)) = self.meddling.take_if(|(after, ..)| call.starts_with(&**after)) {
-                let mut object = self.objects[&path].clone();
+                let mut object = self.objects.all()[&path].clone();
                 merge(&mut object, &patch);
-                self.store(&path, object);
+                self.objects.put(&path, object);
             }
             self.changes.push((call, body));
             if let Some(budget) = &mut self.budget {
@@ -577,22 +477,26 @@ impl State {
         Some(answer)
     }
 
-    fn get_or_list(&mut self, path: &str, query: &str) -> (StatusCode, Value) {
-        let is_list = !self.objects.contains_key(path) && is_collection(path);
+    fn read(&mut self, call: &Call) -> Answer {
+        let Call { path, query, .. } = call;
+        let mut unreadable = self.unreadable.iter();
+        if let Some((_, words)) = unreadable.find(|(begin, _)| path.starts_with(&***begin)) {
+            return failure_of(StatusCode::FORBIDDEN, "Forbidden", words);
+        }
+        if let Some(items) = policies(path) {
+            return (StatusCode::OK, json!({ "metadata": {}, "items": items }));
+        }
+        let is_list = self.objects.is_list(path);
         self.reads.push(if is_list {
             format!("LIST {path}?{query}")
         } else {
             format!("GET {path}")
         });
-        match self.objects.get(path) {
-            Some(object) => (StatusCode::OK, object.clone()),
-            None if is_list && self.expires_pages > 0 && query.contains("continue=") => {
-                self.expires_pages -= 1;
-                failure(StatusCode::GONE, "Expired")
-            }
-            None if is_list => (StatusCode::OK, page(self.collection(path), query)),
-            None => failure(StatusCode::NOT_FOUND, "NotFound"),
+        if is_list && self.expires_pages > 0 && query.contains("continue=") {
+            self.expires_pages -= 1;
+            return failure(StatusCode::GONE, "Expired");
         }
+        self.objects.answer(call)
     }
 
     fn let_owners_edit(&mut self, method: &Method, path: &str) {
@@ -608,18 +512,14 @@ impl State {
         for edit in edits {
             if let Some(mut object) = self.objects.get(path).cloned() {
                 merge(&mut object, &edit);
-                self.store(path, object);
+                self.objects.put(path, object);
             }
         }
     }
 
-    fn change(
-        &mut self,
-        method: &Method,
-        path: &str,
-        body: &Value,
-        operations: Option<&[Value]>,
-    ) -> (StatusCode, Value) {
+    /// `body` has what the call writes as a merge patch.
+    fn change(&mut self, call: &Call, body: &Value) -> Answer {
+        let Call { method, path, .. } = call;
         let refused = self
             .refused
             .iter()
@@ -638,82 +538,32 @@ impl State {
             }
             return (status, answer);
         }
-        if let Some(pod) = path.strip_suffix("/eviction") {
-            return self.evict(pod, body);
+        if let Some(operations) = call.body.as_array() {
+            fake_json_patch::refuse_blind(operations);
         }
-        if *method == Method::POST {
-            let name = body["metadata"]["name"].as_str().expect("a name");
-            let path = format!("{path}/{name}");
-            if self.objects.contains_key(&path) {
-                return failure(StatusCode::CONFLICT, "AlreadyExists");
-            }
-            self.store(&path, body.clone());
-            return (StatusCode::CREATED, self.objects[&path].clone());
+        if *method != Method::POST {
+            let object = ["/status", "/scale"]
+                .iter()
+                .find_map(|part| path.strip_suffix(part))
+                .unwrap_or(path);
+            self.let_owners_edit(method, object);
         }
-        let path = ["/status", "/scale"]
-            .iter()
-            .find_map(|part| path.strip_suffix(part))
-            .unwrap_or(path);
-        self.let_owners_edit(method, path);
-        let Some(found) = self.objects.get(path).cloned() else {
-            return failure(StatusCode::NOT_FOUND, "NotFound");
-        };
-        if *method == Method::DELETE {
-            let wanted = &body["preconditions"];
-            for field in ["uid", "resourceVersion"] {
-                if !wanted[field].is_null() && wanted[field] != found["metadata"][field] {
-                    return failure(StatusCode::CONFLICT, "Conflict");
-                }
-            }
-            self.objects.remove(path);
-            return (StatusCode::OK, found);
+        let answer = self.objects.answer(&Call {
+            query: String::new(),
+            ..call.clone()
+        });
+        if let Some(pod) = path.strip_suffix("/eviction").filter(|_| answer.0.is_success())
+            && let Some(grace_period) = body["deleteOptions"]["gracePeriodSeconds"].as_i64()
+        {
+            self.grace_periods.insert(pod.to_owned(), grace_period);
         }
-        let version = &body["metadata"]["resourceVersion"];
-        if operations.is_none() && !version.is_null() && *version != found["metadata"]["resourceVersion"] {
-            return failure(StatusCode::CONFLICT, "Conflict");
-        }
-        let mut object = found;
-        match operations {
-            Some(operations) if !fake_json_patch::apply(&mut object, operations) => {
-                let words = "the server rejected our request due to an error in our request";
-                return failure_of(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", words);
-            }
-            Some(_) => {}
-            None => merge(&mut object, body),
-        }
-        give_up_addresses(path, &mut object);
-        self.store(path, object);
-        (StatusCode::OK, self.objects[path].clone())
+        answer
     }
-}
 
-impl State {
     fn hangs(&mut self, method: &Method, path: &str) -> bool {
         let hangs = *method != Method::GET && self.hung.as_ref().is_some_and(|hung| path.starts_with(hung));
         self.hanging += usize::from(hangs);
         hangs
-    }
-
-    fn evict(&mut self, pod: &str, body: &Value) -> (StatusCode, Value) {
-        let Some(found) = self.objects.get(pod) else {
-            return failure(StatusCode::NOT_FOUND, "NotFound");
-        };
-        let options = &body["deleteOptions"];
-        let wanted = &options["preconditions"]["uid"];
-        let uid = &found["metadata"]["uid"];
-        if !wanted.is_null() && wanted != uid {
-            let message =
-                format!("the UID in the precondition ({wanted}) does not match the UID in record ({uid})");
-            return failure_of(StatusCode::CONFLICT, "Conflict", &message);
-        }
-        if let Some(grace_period) = options["gracePeriodSeconds"].as_i64() {
-            self.grace_periods.insert(pod.to_owned(), grace_period);
-        }
-        self.objects.remove(pod);
-        (
-            StatusCode::CREATED,
-            json!({ "kind": "Status", "status": "Success" }),
-        )
     }
 }
 
@@ -731,86 +581,32 @@ fn policies(path: &str) -> Option<Vec<Value>> {
     Some(engine::check::policies::POLICIES.map(named).into())
 }
 
-/// Whether a path is one part below another: `/api/v1/namespaces/a/pods/b` is below `/api/v1/namespaces/*/pods`.
-fn is_below(key: &str, path: &str) -> bool {
-    let Some((collection, _)) = key.rsplit_once('/') else {
-        return false;
-    };
-    let mut parts = collection.split('/');
-    path.split('/')
-        .all(|wanted| parts.next().is_some_and(|part| wanted == "*" || wanted == part))
-        && parts.next().is_none()
-}
-
-/// A path without an object is a collection if its last part is a known plural.
-fn is_collection(path: &str) -> bool {
-    const PLURALS: [&str; 24] = [
-        "connectionsamples",
-        "daemonsets",
-        "deployments",
-        "endpointslices",
-        "globalnetworkpolicies",
-        "globalnetworksets",
-        "migrationrecords",
-        "namespaces",
-        "networkpolicies",
-        "networksets",
-        "nodes",
-        "replicasets",
-        "servicecidrs",
-        "statefulsets",
-        "ippools",
-        "ipreservations",
-        "ipamblocks",
-        "ipamhandles",
-        "blockaffinities",
-        "ipamconfigs",
-        "felixconfigurations",
-        "services",
-        "validatingwebhookconfigurations",
-        "mutatingwebhookconfigurations",
-    ];
-    PLURALS.iter().any(|plural| path.ends_with(plural))
-}
-
-/// A Service of type `ExternalName` loses its addresses.
-fn give_up_addresses(path: &str, object: &mut Value) {
-    let is_service = path.starts_with("/api/v1/namespaces/") && path.contains("/services/");
-    if is_service && object["spec"]["type"] == "ExternalName" {
-        let spec = object["spec"].as_object_mut().expect("a spec");
-        spec.retain(|field, _| !["clusterIP", "clusterIPs"].contains(&field.as_str()));
-    }
-}
-
-fn failure(status: StatusCode, reason: &str) -> (StatusCode, Value) {
-    failure_of(status, reason, reason)
-}
-
-fn failure_of(status: StatusCode, reason: &str, message: &str) -> (StatusCode, Value) {
-    (
-        status,
-        json!({
-            "kind": "Status", "apiVersion": "v1", "status": "Failure", "metadata": {},
-            "reason": reason, "message": message, "code": status.as_u16(),
-        }),
-    )
-}
-
-/// RFC 7386.
-pub fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    let target = target.as_object_mut().unwrap();
-    for (key, value) in patch {
-        if value.is_null() {
-            target.remove(key);
-        } else {
-            merge(target.entry(key.clone()).or_insert(Value::Null), value);
-        }
-    }
-}
+/// The collections that are listed.
+const SERVED: [&str; 26] = [
+    "/api/v1/namespaces",
+    "/api/v1/nodes",
+    "/api/v1/services",
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+    "/apis/apps/v1/daemonsets",
+    "/apis/apps/v1/deployments",
+    "/apis/apps/v1/replicasets",
+    "/apis/apps/v1/statefulsets",
+    "/apis/crd.projectcalico.org/v1/blockaffinities",
+    "/apis/crd.projectcalico.org/v1/felixconfigurations",
+    "/apis/crd.projectcalico.org/v1/globalnetworkpolicies",
+    "/apis/crd.projectcalico.org/v1/globalnetworksets",
+    "/apis/crd.projectcalico.org/v1/ipamblocks",
+    "/apis/crd.projectcalico.org/v1/ipamconfigs",
+    "/apis/crd.projectcalico.org/v1/ipamhandles",
+    "/apis/crd.projectcalico.org/v1/ippools",
+    "/apis/crd.projectcalico.org/v1/ipreservations",
+    "/apis/crd.projectcalico.org/v1/networkpolicies",
+    "/apis/crd.projectcalico.org/v1/networksets",
+    "/apis/crd.projectcalico.org/v1/nodes",
+    "/apis/discovery.k8s.io/v1/endpointslices",
+    "/apis/networking.k8s.io/v1/networkpolicies",
+    "/apis/networking.k8s.io/v1/servicecidrs",
+    "/apis/replumb.dev/v1alpha1/connectionsamples",
+    "/apis/replumb.dev/v1alpha1/migrationrecords",
+];

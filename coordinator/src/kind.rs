@@ -8,9 +8,11 @@ use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::Check;
 use engine::document::Document;
 use engine::reason::Reason;
+use memory_api::Objects;
 
 use crate::cache::{Cache, OptionalWatches};
 use crate::context::Context;
+use crate::kind_stores::KindStores;
 use crate::memory::Memory;
 use crate::pass_error::PassError;
 use crate::unused_fields::SpecField;
@@ -45,6 +47,18 @@ pub(crate) trait Kind {
 
     /// Settings and checks; settings are `None` if the source of the migration was not found.
     fn check(&self, migration: &Migration, facts: &Self::Facts) -> (Option<Self::Settings>, Vec<Check>);
+
+    /// Fills the stores that only this kind has from an API server in memory, where no watch runs.
+    ///
+    /// # Errors
+    ///
+    /// An object is not of its kind.
+    fn fill_stores(_objects: &Objects, _stores: &KindStores) -> anyhow::Result<()>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
 
     /// Watches that this kind needs beside those that every kind has.
     fn watches(&self) -> OptionalWatches {

@@ -29,7 +29,6 @@ impl KindStores {
     }
 
     /// Uses this store, which the caller has filled.
-    #[cfg(test)]
     pub(crate) fn put<S: KindStore>(&self, store: S) {
         self.stores().insert(TypeId::of::<S>(), Box::new(store));
     }

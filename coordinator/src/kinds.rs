@@ -8,8 +8,10 @@ pub(crate) mod pod_cidr;
 pub mod service_cidr;
 
 use api::MigrationStatus;
+use memory_api::Objects;
 
 use crate::kind::Kind;
+use crate::kind_stores::KindStores;
 
 /// Defines [`with_kind`], and what is done for every kind, from the registry.
 macro_rules! kinds {
@@ -19,6 +21,16 @@ macro_rules! kinds {
         /// Cuts the texts of every kind in the status whose length depends on the content of the cluster.
         pub(crate) fn cut_texts(status: &mut MigrationStatus) {
             $($(#[cfg($($cfg)*)])? <::$field::api::Spec as Kind>::cut_texts(status);)+
+        }
+
+        /// Fills the stores of every kind from an API server in memory.
+        ///
+        /// # Errors
+        ///
+        /// An object is not of its kind.
+        pub(crate) fn fill_stores(objects: &Objects, stores: &KindStores) -> anyhow::Result<()> {
+            $($(#[cfg($($cfg)*)])? <::$field::api::Spec as Kind>::fill_stores(objects, stores)?;)+
+            Ok(())
         }
 
         /// Clears the counts of every kind in the status, on which no decision depends.

@@ -26,8 +26,6 @@ pub(crate) mod fake_etcd;
 #[cfg(test)]
 mod fake_json_patch;
 #[cfg(test)]
-mod fake_lists;
-#[cfg(test)]
 mod fake_schema;
 pub mod guarded;
 pub mod health;
@@ -42,10 +40,12 @@ mod lenient_requests;
 pub(crate) mod lifecycle;
 pub mod limits;
 pub mod memory;
+mod memory_objects;
 pub mod metrics;
 mod needs;
 pub mod node_migrations;
 pub mod obstacles;
+pub mod offline;
 mod own_pods;
 pub mod pass;
 #[cfg(test)]

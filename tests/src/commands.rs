@@ -5,6 +5,7 @@ pub mod datastore_corpus;
 pub mod datastore_trial;
 pub mod demo;
 pub mod down;
+pub mod field_cases;
 pub mod hollow;
 pub mod install;
 pub mod kubectl;

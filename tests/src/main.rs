@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use lab::commands::{
-    crash, datastore_corpus, datastore_trial, demo, down, hollow, install, kubectl, policies, scale, status,
-    test, up,
+    crash, datastore_corpus, datastore_trial, demo, down, field_cases, hollow, install, kubectl, policies,
+    scale, status, test, up,
 };
 use lab::machine;
 
@@ -38,6 +38,8 @@ enum Command {
     DatastoreCorpus(datastore_corpus::Arguments),
     /// Convert a store of Calico v2 of any size, and kill the tool at its writes
     DatastoreTrial(datastore_trial::Arguments),
+    /// Judge each case of a folder, and print a line for each: a snapshot, and the checks that are right for it
+    FieldCases(field_cases::Arguments),
     /// Compare the policy preview with the real Felix, over thousands of connections between pods
     Policies(policies::Arguments),
     /// Migrate a large cluster with simulated kubelets and agents, and report the cost for the coordinator
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => run(demo::run(arguments)),
         Command::Crash(arguments) => run(crash::run(arguments)),
         Command::DatastoreCorpus(arguments) => run(datastore_corpus::run(arguments)),
+        Command::FieldCases(arguments) => run(field_cases::run(arguments)),
         Command::DatastoreTrial(arguments) => run(datastore_trial::run(arguments)),
         Command::Policies(arguments) => run(policies::run(arguments)),
         Command::Scale(arguments) => run(scale::run(arguments)),

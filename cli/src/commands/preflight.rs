@@ -47,12 +47,13 @@ pub(super) async fn run(
             checks: &status.checks,
             settings: Settings::of(&status),
         })?,
-        Output::Table => say::answer(&text(&planned, outcome))?,
+        Output::Table => say::answer(&text(&planned, outcome, cluster.snapshot()))?,
     }
     Ok(outcome)
 }
 
-fn text(planned: &Planned, outcome: Outcome) -> String {
+/// `snapshot` is the file of a cluster in memory.
+fn text(planned: &Planned, outcome: Outcome, snapshot: Option<&str>) -> String {
     let status = planned.migration.status.clone().unwrap_or_default();
     let name = planned.name();
     let mut text = checks::checks(&status.checks);
@@ -68,11 +69,17 @@ fn text(planned: &Planned, outcome: Outcome) -> String {
         ));
     } else if outcome == Outcome::Refused {
         text.push_str(&format!(
-            "Migration {name} is REFUSED ({count}); nothing has changed\n"
+            "Migration {name} is REFUSED ({count}); {}\n",
+            snapshot.map_or("nothing has changed".to_owned(), of_snapshot)
         ));
         if status.known_reason() != Some(BlockReason::ChecksFailed.into()) {
             text.push_str(&format!("{}: {}\n", status.reason, status.message));
         }
+    } else if let Some(snapshot) = snapshot {
+        text.push_str(&format!(
+            "Migration {name} may start ({count}); {}\n",
+            of_snapshot(snapshot)
+        ));
     } else {
         text.push_str(&format!(
             "Migration {name} may start ({count}); nothing has changed\n\
@@ -80,6 +87,10 @@ fn text(planned: &Planned, outcome: Outcome) -> String {
         ));
     }
     text
+}
+
+fn of_snapshot(file: &str) -> String {
+    format!("judged on snapshot {file}, and no cluster was asked")
 }
 
 #[cfg(test)]
@@ -99,9 +110,18 @@ mod tests {
 
     #[test]
     fn a_planned_migration_shows_the_next_command() {
-        let text = text(&planned(), Outcome::Done);
+        let text = text(&planned(), Outcome::Done, None);
         assert!(
             text.contains("may start (1 PASS)") && text.contains("kubectl replumb apply"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_judgement_on_a_snapshot_does_not_offer_to_start() {
+        let text = text(&planned(), Outcome::Done, Some("shop.yaml"));
+        assert!(
+            text.contains("judged on snapshot shop.yaml") && !text.contains("apply"),
             "{text}"
         );
     }
@@ -116,7 +136,7 @@ mod tests {
             "Migration x is under way".to_owned(),
         );
         assert_eq!(verdict(&planned), Outcome::Refused);
-        let text = text(&planned, Outcome::Refused);
+        let text = text(&planned, Outcome::Refused, None);
         assert!(
             text.contains("REFUSED") && text.contains("AnotherMigration: Migration x is under way"),
             "{text}"

@@ -33,6 +33,7 @@ impl CliError {
             Self::OfKind(error) => error.hint(),
             Self::TwoKinds { .. } => Some("omit the options of one kind".to_owned()),
             Self::File { .. }
+            | Self::Offline { .. }
             | Self::NotConfirmed
             | Self::NoSuchNode { .. }
             | Self::Gone { .. }

@@ -44,6 +44,7 @@ use engine::cluster::silent_nodes;
 use engine::document::Document;
 use engine::reason::Reason;
 use engine::words::number;
+use memory_api::Objects;
 use service_cidr::assignment::{self, AssignedAddresses, AssignmentInputs};
 use service_cidr::checks::{self, CheckPolicy};
 use service_cidr::detect::detect;
@@ -57,8 +58,10 @@ use self::service_index::ServiceStore;
 use crate::cache::{Cache, OptionalWatches};
 use crate::context::Context;
 use crate::kind::Kind;
+use crate::kind_stores::KindStores;
 use crate::limits;
 use crate::memory::Memory;
+use crate::memory_objects::read;
 use crate::pass_error::PassError;
 use crate::staged::settings_gone;
 use crate::unready_before_start::{self, UNREADY_BEFORE_START};
@@ -137,6 +140,14 @@ impl Kind for ServiceCidr {
         };
         let found = checks::check(&settings, facts, &policy);
         (Some(settings), found)
+    }
+
+    fn fill_stores(objects: &Objects, stores: &KindStores) -> anyhow::Result<()> {
+        stores.put(ServiceStore::of(
+            read(objects, "/api/v1/namespaces/*/services/")?,
+            read(objects, "/apis/discovery.k8s.io/v1/namespaces/*/endpointslices/")?,
+        ));
+        Ok(())
     }
 
     fn watches(&self) -> OptionalWatches {

@@ -37,12 +37,15 @@
 //! | [`api`] | `api` | custom resources ([`api::Migration`], [`api::NodeMigration`]) and every name on the wire ([`api::names`]) |
 //! | [`datastore`] | `datastore` | clients of etcd v2 and v3, and the steps of a conversion of Calico's data |
 //! | [`runtime`] | `runtime` | client of the API server, admin server, metrics and logs of the programs |
+//! | [`memory_api`] | `memory-api` | an API server in memory: for judgements of a snapshot, and for tests |
+//! | [`offline`](../offline/index.html) | `offline` | a snapshot of a cluster, judged without the cluster by the coordinator's own passes |
 //! | [`listening`] | `listening` | an HTTP server with limits on connections |
 //! | [`crash_point`] | `crash-point` | steps at which a test build stops |
 //!
 //! # Programs
 //!
-//! The programs never import each other; they meet in the Kubernetes API.
+//! The programs never import each other; they meet in the Kubernetes API. `offline` lets the coordinator's passes run in the command
+//! line, on a cluster in memory.
 //!
 //! | crate | folder | program |
 //! |---|---|---|

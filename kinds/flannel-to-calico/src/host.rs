@@ -30,7 +30,7 @@ pub use step::{HostStep, Undo};
 use super::cni;
 use super::facts::HostFacts;
 use super::phase::{Goal, Phase};
-use super::settings::{LegacyPods, Settings, Strategy};
+use super::settings::{LegacyPods, Settings, Strategy, defaults};
 use detach::{detach, hold};
 
 /// `HostSettings` is what an agent needs to know about flannel and Calico on its host.
@@ -105,11 +105,11 @@ fn yes() -> bool {
 }
 
 fn usual_block_size() -> u8 {
-    super::settings::defaults::IP_POOL_BLOCK_SIZE
+    defaults::IP_POOL_BLOCK_SIZE
 }
 
 fn usual_node_range_length() -> u8 {
-    super::settings::defaults::FLANNEL_SUBNET_LENGTH
+    defaults::FLANNEL_SUBNET_LENGTH
 }
 
 impl Tunnel {
@@ -126,6 +126,24 @@ impl Tunnel {
 }
 
 impl HostSettings {
+    /// flannel's default settings, with the CNI configuration directory of the host: sufficient for observations, never used for
+    /// changes.
+    pub fn before_detection(cni_configuration_directory: impl Into<String>) -> Self {
+        /// Of VXLAN in an uplink with an MTU of 1500 bytes.
+        const MTU: u32 = 1450;
+        Self {
+            vni: defaults::FLANNEL_VNI,
+            port: defaults::FLANNEL_PORT,
+            mtu: MTU,
+            block_size: defaults::IP_POOL_BLOCK_SIZE,
+            node_range_length: defaults::FLANNEL_SUBNET_LENGTH,
+            ipv6: None,
+            adopt_pods: false,
+            adoption: AdoptionSettings::default(),
+            cni_configuration_directory: cni_configuration_directory.into(),
+        }
+    }
+
     /// The settings for an agent, while flannel pods may run on any node.
     pub fn of(settings: &Settings) -> Self {
         Self {

@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use ::flannel_to_calico::api::NodeStatus;
 use api::node_migration::{FinishedStep, NodeMigrationSpec};
-use flannel_to_calico::host::{self, AdoptionSettings, HostSettings, JournalState};
+use flannel_to_calico::host::{self, HostSettings, JournalState};
 use flannel_to_calico::host_checks;
 use flannel_to_calico::phase::{Goal, Phase};
-use flannel_to_calico::settings::defaults;
 use jiff::Timestamp;
 use runtime::error::chain;
 use tokio::sync::watch;
@@ -33,9 +32,6 @@ use crate::kinds::flannel_to_calico::journal::Journal;
 use crate::kinds::flannel_to_calico::observe::{Observation, ObserveError, observe};
 use crate::report::{Pending, Report};
 use crate::watched_object::WatchedObject;
-
-/// MTU of the tunnel until the settings are known: the usual MTU of an uplink less the VXLAN header.
-const USUAL_MTU: u32 = 1450;
 
 /// Further observations while a new link on the bridge has no record, and the pause before each.
 const RECORD_READS: u32 = 5;
@@ -141,7 +137,10 @@ impl Worker {
         let spec = self.effective_spec(spec);
         let orders = self.orders(spec);
         let settings = orders.as_ref().map_or_else(
-            || usual_settings(&self.configuration.paths),
+            || {
+                let folder = &self.configuration.paths.cni_configuration;
+                HostSettings::before_detection(folder.to_string_lossy())
+            },
             |orders| orders.settings.clone(),
         );
         let mut paths = self.configuration.paths.clone();
@@ -270,20 +269,5 @@ pub async fn end_detour(seen: &Observation, paths: &Paths) -> Result<(), Firewal
     match &seen.detour {
         Some(detour) => detour.end(&paths.sysctl).await,
         None => Ok(()),
-    }
-}
-
-/// flannel's default settings: sufficient for observations, never used for changes.
-fn usual_settings(paths: &Paths) -> HostSettings {
-    HostSettings {
-        vni: defaults::FLANNEL_VNI,
-        port: defaults::FLANNEL_PORT,
-        mtu: USUAL_MTU,
-        block_size: defaults::IP_POOL_BLOCK_SIZE,
-        node_range_length: defaults::FLANNEL_SUBNET_LENGTH,
-        ipv6: None,
-        adopt_pods: false,
-        adoption: AdoptionSettings::default(),
-        cni_configuration_directory: paths.cni_configuration.to_string_lossy().into_owned(),
     }
 }

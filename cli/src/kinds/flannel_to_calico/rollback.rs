@@ -282,7 +282,10 @@ mod tests {
             let answer = Response::builder().status(code).body(body).unwrap();
             async move { Ok::<_, std::convert::Infallible>(answer) }
         });
-        (Cluster::of(Client::new(service, "default")), asked)
+        (
+            Cluster::of_snapshot(Client::new(service, "default"), "cluster.yaml"),
+            asked,
+        )
     }
 
     fn forbidden() -> Value {

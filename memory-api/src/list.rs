@@ -1,31 +1,41 @@
-//! Lists of the fake API server: by labels, and in pages.
+//! Lists: by labels, and in pages.
 
 use serde_json::{Value, json};
 
-/// The page of these objects for the query.
-pub fn page(mut objects: Vec<Value>, query: &str) -> Value {
+/// The page of these objects for the query, or why the query is not understood.
+pub fn page(mut objects: Vec<Value>, query: &str) -> Result<Value, String> {
     let asked = |key: &str| {
         form_urlencoded::parse(query.as_bytes()).find_map(|(found, value)| (found == key).then_some(value))
     };
     if let Some(labels) = asked("labelSelector") {
-        let wanted: Vec<(&str, &str)> = labels
-            .split(',')
-            .map(|term| term.split_once('=').expect("label=value"))
-            .collect();
+        let terms = labels.split(',').map(|term| {
+            term.split_once('=')
+                .ok_or_else(|| format!("labelSelector {term:?}: only KEY=VALUE is known"))
+        });
+        let wanted: Vec<(&str, &str)> = terms.collect::<Result<_, _>>()?;
         objects.retain(|object| {
             let labels = &object["metadata"]["labels"];
             wanted.iter().all(|(key, value)| labels[*key] == *value)
         });
     }
-    let number = |key: &str| asked(key).map(|text| text.parse::<usize>().expect("a number"));
-    let start = number("continue").unwrap_or_default();
-    let end = number("limit").map_or(objects.len(), |limit| (start + limit).min(objects.len()));
+    if let Some(fields) = asked("fieldSelector") {
+        return Err(format!("fieldSelector {fields:?}: not known"));
+    }
+    let number = |key: &str| {
+        let parse = |text: std::borrow::Cow<'_, str>| {
+            text.parse::<usize>()
+                .map_err(|_| format!("{key} {text:?}: not a number"))
+        };
+        asked(key).map(parse).transpose()
+    };
+    let start = number("continue")?.unwrap_or_default().min(objects.len());
+    let end = number("limit")?.map_or(objects.len(), |limit| (start + limit).min(objects.len()));
     let next = if end < objects.len() {
         json!({ "continue": end.to_string() })
     } else {
         json!({})
     };
-    json!({ "metadata": next, "items": objects[start..end] })
+    Ok(json!({ "metadata": next, "items": objects[start..end] }))
 }
 
 #[cfg(test)]
@@ -45,16 +55,17 @@ mod tests {
             |name: &str, label: &str| json!({ "metadata": { "name": name, "labels": { "a/b": label } } });
         let all = vec![object("one", "x"), object("two", "y"), object("three", "x")];
         assert_eq!(
-            named(&page(all.clone(), "labelSelector=a%2Fb%3Dx")),
+            named(&page(all.clone(), "labelSelector=a%2Fb%3Dx").unwrap()),
             ["one", "three"]
         );
-        let first = page(all.clone(), "limit=2");
+        let first = page(all.clone(), "limit=2").unwrap();
         assert_eq!(named(&first), ["one", "two"]);
         let next = first["metadata"]["continue"].as_str().unwrap();
-        let last = page(all, &format!("limit=2&continue={next}"));
+        let last = page(all.clone(), &format!("limit=2&continue={next}")).unwrap();
         assert_eq!(
             (named(&last), &last["metadata"]["continue"]),
             (vec!["three"], &Value::Null)
         );
+        assert!(page(all, "labelSelector=spare").unwrap_err().contains("spare"));
     }
 }

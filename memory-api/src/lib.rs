@@ -1,0 +1,17 @@
+//! An API server in memory: objects by path, lists by label and in pages, merge patches (RFC 7386), the JSON patches (RFC 6902)
+//! that replumb writes, and evictions. Defaults, schemas, admission and watches are missing.
+
+mod answer;
+mod json_patch;
+mod list;
+mod merge;
+mod objects;
+mod path;
+mod request;
+
+pub use answer::{Answer, failure, failure_of};
+pub use json_patch::as_merge;
+pub use merge::merge;
+pub use objects::Objects;
+pub use path::{Place, is_below, parse};
+pub use request::{Call, client};

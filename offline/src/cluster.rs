@@ -1,0 +1,144 @@
+//! A cluster in memory, with a coordinator and the reports of agents.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use coordinator::offline::Offline;
+use http::{Method, StatusCode};
+use jiff::Timestamp;
+use kube::Client;
+use memory_api::{Answer, Call, Objects};
+use serde_json::{Value, json};
+
+use crate::agents;
+use crate::snapshot::{Snapshot, SnapshotError};
+
+/// Pause between two turns of the coordinator: work beside its passes, such as reading policies, continues meanwhile.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Where Migrations are.
+const MIGRATIONS: &str = "/apis/replumb.dev/v1alpha1/migrations";
+
+/// A cluster in memory. Clones share it.
+#[derive(Clone)]
+pub struct MemoryCluster {
+    objects: Arc<Mutex<Objects>>,
+    hosts: Arc<BTreeMap<String, Value>>,
+    client: Client,
+}
+
+impl MemoryCluster {
+    /// The cluster of a snapshot. It does nothing until [`MemoryCluster::run`].
+    ///
+    /// # Errors
+    ///
+    /// The snapshot cannot be completed.
+    pub fn of(snapshot: Snapshot) -> Result<Self, SnapshotError> {
+        let (objects, hosts) = snapshot.complete()?;
+        let objects = Arc::new(Mutex::new(objects));
+        let answering = Arc::clone(&objects);
+        let client = memory_api::client(move |call| {
+            let answer = answer(&mut lock(&answering), &call);
+            std::future::ready(Ok(answer))
+        })
+        .build();
+        Ok(Self {
+            objects,
+            hosts: Arc::new(hosts),
+            client,
+        })
+    }
+
+    /// Creates a Migration.
+    pub fn put_migration(&self, name: &str, spec: &Value) {
+        let migration = json!({
+            "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION), "kind": "Migration",
+            "metadata": { "name": name }, "spec": spec,
+        });
+        lock(&self.objects).put(&format!("{MIGRATIONS}/{name}"), migration);
+    }
+
+    /// The status of a Migration; null without one.
+    pub fn status(&self, name: &str) -> Value {
+        let objects = lock(&self.objects);
+        let migration = objects.get(&format!("{MIGRATIONS}/{name}"));
+        migration
+            .map(|migration| migration["status"].clone())
+            .unwrap_or_default()
+    }
+
+    /// A client of the API server.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Lets coordinator and agents work on every Migration, for ever.
+    ///
+    /// # Errors
+    ///
+    /// An object or a report is not readable, or a pass fails.
+    pub async fn run(&self) -> anyhow::Result<std::convert::Infallible> {
+        let mut coordinator = Offline::new(self.client(), api::names::NAMESPACE, "")?;
+        loop {
+            self.turn(&mut coordinator).await?;
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// One turn: the coordinator creates the objects of nodes, the agents report, and the coordinator makes a pass.
+    async fn turn(&self, coordinator: &mut Offline) -> anyhow::Result<()> {
+        lock(&self.objects).put(&lease_path(), lease());
+        let migrations = self.migrations();
+        for migration in &migrations {
+            coordinator.adopt(&self.snapshot(), migration).await?;
+            agents::report(&mut lock(&self.objects), &self.hosts).context("the report of an agent")?;
+        }
+        if migrations.is_empty() {
+            return Ok(());
+        }
+        coordinator.pass(&self.snapshot()).await
+    }
+
+    fn migrations(&self) -> Vec<String> {
+        let objects = lock(&self.objects);
+        let found = objects.below(MIGRATIONS);
+        let names = found.filter_map(|object| object["metadata"]["name"].as_str());
+        names.map(str::to_owned).collect()
+    }
+
+    fn snapshot(&self) -> Objects {
+        lock(&self.objects).clone()
+    }
+}
+
+fn lock(objects: &Mutex<Objects>) -> MutexGuard<'_, Objects> {
+    // Every change is complete before a panic is possible.
+    objects.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The answer of the API server. Events have no reader.
+fn answer(objects: &mut Objects, call: &Call) -> Answer {
+    if call.path.contains("/events") && call.method != Method::GET {
+        return (StatusCode::CREATED, call.body.clone());
+    }
+    objects.answer(call)
+}
+
+fn lease_path() -> String {
+    format!(
+        "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}",
+        api::names::NAMESPACE,
+        api::names::COORDINATOR
+    )
+}
+
+/// The Lease of the coordinator, held at this moment.
+fn lease() -> Value {
+    let now = Timestamp::now();
+    json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "namespace": api::names::NAMESPACE, "name": api::names::COORDINATOR },
+        "spec": { "holderIdentity": "offline", "leaseDurationSeconds": 15, "renewTime": format!("{now:.6}") },
+    })
+}
