@@ -9,10 +9,10 @@ mod handle;
 pub mod kernel;
 mod names;
 
-use std::collections::BTreeMap;
-
 use engine::cluster::{Container, DaemonSet};
 use engine::command_line::runs;
+pub use engine::environment::ConfigMaps;
+use engine::environment::Variable;
 use engine::owner::KUBE_SYSTEM;
 
 pub use block::{
@@ -89,22 +89,14 @@ pub fn calico_node(set: &DaemonSet) -> Option<&Container> {
         .find(|container| !container.init && container.name == "calico-node")
 }
 
-/// Data of `ConfigMap`s by (namespace, name).
-pub type ConfigMaps = BTreeMap<(String, String), BTreeMap<String, String>>;
-
-/// The value of a variable of a container, from the container or from a `ConfigMap`.
+/// The value of a variable of a container of the `DaemonSet`.
 pub fn variable<'facts>(
     config_maps: &'facts ConfigMaps,
     set: &DaemonSet,
     container: &'facts Container,
     name: &str,
-) -> Option<&'facts str> {
-    if let Some(value) = container.environment.get(name) {
-        return Some(value);
-    }
-    let (config_map, key) = container.environment_from_config_maps.get(name)?;
-    let data = config_maps.get(&(set.namespace.clone(), config_map.clone()))?;
-    data.get(key).map(String::as_str)
+) -> Variable<'facts> {
+    container.environment.variable(name, &set.namespace, config_maps)
 }
 
 /// Calico's `DaemonSet` of a migration that has begun, by namespace and name; before the start, the result of [`daemon_set`].

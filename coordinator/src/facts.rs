@@ -2,6 +2,7 @@
 
 pub mod calico;
 pub mod daemon_sets;
+pub mod environment;
 pub mod name_servers;
 pub mod nodes;
 pub mod pods;

@@ -31,6 +31,8 @@ use crate::lenient_requests::{self, pages};
 use crate::read_error::ReadError;
 use crate::snapshot::has_agent;
 
+/// Calico's native custom resources, and the API of its own API server.
+const NATIVE_VERSION: &str = "projectcalico.org/v3";
 /// Number of concurrent reads by name.
 const AT_ONCE: usize = 16;
 
@@ -205,11 +207,24 @@ pub async fn webhooks(context: &Context) -> Result<Webhooks, ReadError> {
 ///
 /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
 pub async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, ReadError> {
-    match context.client.list_api_group_resources(API_VERSION).await {
+    resources(context, API_VERSION).await
+}
+
+/// Whether Calico's native custom resources are served, or those of its own API server.
+///
+/// # Errors
+///
+/// The API server refuses the read, does not answer, or sends an answer that cannot be read.
+pub async fn serves_native_resources(context: &Context) -> Result<bool, ReadError> {
+    Ok(!resources(context, NATIVE_VERSION).await?.is_empty())
+}
+
+async fn resources(context: &Context, api_version: &'static str) -> Result<BTreeSet<String>, ReadError> {
+    match context.client.list_api_group_resources(api_version).await {
         Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.name).collect()),
         // An unknown group is answered with plain text, without the reason NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeSet::new()),
-        Err(source) => Err(ReadError::of("listing", API_VERSION, source)),
+        Err(source) => Err(ReadError::of("listing", api_version, source)),
     }
 }
 

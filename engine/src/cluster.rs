@@ -6,6 +6,8 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
+use crate::environment::Environment;
+
 /// An object that was read and not understood.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Malformed {
@@ -196,8 +198,7 @@ impl DaemonSet {
         let from_environment = self
             .containers
             .iter()
-            .flat_map(|container| container.environment_from_config_maps.values())
-            .map(|(name, _)| name.as_str());
+            .flat_map(|container| container.environment.config_maps());
         self.config_maps
             .iter()
             .map(String::as_str)
@@ -215,10 +216,8 @@ pub struct Container {
     pub image: String,
     /// `command` and `args`, in order.
     pub arguments: Vec<String>,
-    /// Environment with plain values.
-    pub environment: BTreeMap<String, String>,
-    /// Environment whose values come from a `ConfigMap` of the same namespace: variable → (name, key).
-    pub environment_from_config_maps: BTreeMap<String, (String, String)>,
+    /// Variables.
+    pub environment: Environment,
     /// Whether it is an init container.
     pub init: bool,
 }

@@ -14,6 +14,7 @@ pub mod daemon_pod;
 pub mod decision;
 pub mod document;
 pub mod drain;
+pub mod environment;
 pub mod evict;
 pub mod field_patch;
 pub mod found;

@@ -143,7 +143,7 @@ impl FieldCase {
         }
         let unexpected = judgement
             .refusals()
-            .filter(|check| !self.expect.iter().any(|expected| expected.is_met(check)));
+            .filter(|check| !self.expect.iter().any(|expected| expected.is_about(check)));
         problems.extend(unexpected.map(|check| format!("not expected: {}", text(check))));
         problems
     }
@@ -161,11 +161,15 @@ impl FieldCase {
 }
 
 impl Expected {
+    /// Whether the check is one of those that are expected: several checks of a name differ in their objects.
+    fn is_about(&self, check: &Check) -> bool {
+        self.check == check.name && self.verdict == check.verdict
+    }
+
     fn is_met(&self, check: &Check) -> bool {
         let texts = [&check.object, &check.found, &check.needed, &check.fix];
         let parts = [&self.object, &self.found, &self.needed, &self.fix];
-        self.check == check.name
-            && self.verdict == check.verdict
+        self.is_about(check)
             && texts
                 .iter()
                 .zip(parts)

@@ -1047,6 +1047,7 @@ fn full_facts() -> flannel_to_calico::facts::HostFacts {
         ReversePathFilter, SubnetRoutes, VxlanDevice,
     };
     HostFacts {
+        plugin: None,
         cni: full_cni(),
         vxlan_devices: vec![VxlanDevice {
             name: "flannel.1".to_owned(),

@@ -6,17 +6,25 @@ use std::path::{Path, PathBuf};
 use engine::cni::{CniDirectory, Contents, LARGEST_FILE};
 use flannel_to_calico::attachment::Attachment;
 use flannel_to_calico::cni::flannel_files;
+use flannel_to_calico::plugin::FlannelPlugin;
 use runtime::error::chain;
 
 use super::files::{FileError, list_if_exists, read_if_exists, read_limited_if_exists};
 
-/// Reads the configuration folder as the container runtime does. `shown` is the folder's path on the host.
+/// Reads the configuration folder as the container runtime does, and what the file that the runtime uses sets for flannel's plugin.
+/// `shown` is the folder's path on the host.
 ///
 /// # Errors
 ///
 /// The folder is missing or cannot be listed.
-pub fn read(folder: &Path, shown: &str) -> Result<CniDirectory, FileError> {
-    Ok(CniDirectory::of(shown, files(folder)?))
+pub fn read(folder: &Path, shown: &str) -> Result<(CniDirectory, Option<FlannelPlugin>), FileError> {
+    let files = files(folder)?;
+    let directory = CniDirectory::of(shown, files.clone());
+    let plugin = directory.winner().and_then(|winner| {
+        let (name, contents) = files.iter().find(|(name, _)| *name == winner.name)?;
+        FlannelPlugin::read(name, contents.as_ref().ok()?)
+    });
+    Ok((directory, plugin))
 }
 
 /// Reads every file of the configuration folder that a container runtime reads: name and content, or the reason why it cannot be

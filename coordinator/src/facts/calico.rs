@@ -1,7 +1,10 @@
 //! Calico's objects, read as JSON: their schema belongs to another project and changes with its version.
 
+use std::net::IpAddr;
+
 use engine::cluster::{IpPool, Malformed};
 use ipnet::IpNet;
+use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
@@ -40,6 +43,35 @@ pub fn pool_of_range(name: String, cidr: IpNet) -> IpPool {
         disabled: false,
         node_selector: "all()".to_owned(),
     }
+}
+
+/// The ranges of an `IPReservation`, and its first malformed entry. Calico ignores such an entry (libcalico-go,
+/// `ipam.getReservedIPs`), and the others hold.
+pub fn reserved(object: &DynamicObject) -> (Vec<IpNet>, Option<Malformed>) {
+    let found = &object.data["spec"]["reservedCIDRs"];
+    let (ranges, odd): (Vec<IpNet>, Option<&Value>) = match found {
+        Value::Null => (Vec::new(), None),
+        Value::Array(list) => {
+            let of = |entry: &Value| range_of(entry.as_str()?);
+            let odd = list.iter().find(|entry| of(entry).is_none());
+            (list.iter().filter_map(of).collect(), odd)
+        }
+        other => (Vec::new(), Some(other)),
+    };
+    let malformed = odd.map(|odd| Malformed {
+        object: format!("IPReservation {}", object.name_any()),
+        problem: format!(
+            "spec.reservedCIDRs: found {}, needed a list of ranges",
+            super::shown(&odd.to_string())
+        ),
+    });
+    (ranges, malformed)
+}
+
+/// A range, or an address as a range of one.
+fn range_of(text: &str) -> Option<IpNet> {
+    let of_address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    text.parse().ok().or_else(of_address)
 }
 
 /// The range of an object that cannot be parsed otherwise.

@@ -6,6 +6,8 @@ use engine::cluster;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Container};
 
+use super::environment;
+
 /// A `DaemonSet` as the checks see it.
 pub fn daemon_set(daemon_set: &DaemonSet) -> cluster::DaemonSet {
     let metadata = &daemon_set.metadata;
@@ -67,20 +69,6 @@ pub fn config_map(config_map: &ConfigMap) -> ((String, String), BTreeMap<String,
 
 /// A container of a pod or a pod template.
 pub fn container(container: &Container, init: bool) -> cluster::Container {
-    let mut environment = BTreeMap::new();
-    let mut environment_from_config_maps = BTreeMap::new();
-    for variable in container.env.iter().flatten() {
-        let source = variable
-            .value_from
-            .as_ref()
-            .and_then(|source| source.config_map_key_ref.as_ref());
-        if let Some(source) = source {
-            environment_from_config_maps
-                .insert(variable.name.clone(), (source.name.clone(), source.key.clone()));
-        } else if variable.value_from.is_none() {
-            environment.insert(variable.name.clone(), variable.value.clone().unwrap_or_default());
-        }
-    }
     cluster::Container {
         name: container.name.clone(),
         image: container.image.clone().unwrap_or_default(),
@@ -91,8 +79,7 @@ pub fn container(container: &Container, init: bool) -> cluster::Container {
             .chain(container.args.iter().flatten())
             .cloned()
             .collect(),
-        environment,
-        environment_from_config_maps,
+        environment: environment::environment(container),
         init,
     }
 }
@@ -165,14 +152,6 @@ mod tests {
         assert_eq!(
             main.arguments,
             ["/opt/bin/flanneld", "--ip-masq", "--kube-subnet-mgr"]
-        );
-        assert_eq!(
-            main.environment.keys().collect::<Vec<_>>(),
-            ["EMPTY", "EVENT_QUEUE_DEPTH"]
-        );
-        assert_eq!(
-            main.environment_from_config_maps["BACKEND"],
-            ("config".to_owned(), "backend".to_owned())
         );
     }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 /// Labels and annotations that controllers set on objects that they reconcile: key, controller.
-const MARKS: [(&str, &str); 8] = [
+const MARKS: [(&str, &str); 10] = [
+    ("addon.kops.k8s.io/name", "kops"),
+    ("k8s-addon", "kops"),
     ("argocd.argoproj.io/tracking-id", "Argo CD"),
     ("argocd.argoproj.io/instance", "Argo CD"),
     ("kustomize.toolkit.fluxcd.io/name", "Flux (Kustomization)"),

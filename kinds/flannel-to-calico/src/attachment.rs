@@ -50,6 +50,12 @@ pub enum AttachmentError {
         /// The type that was found.
         found: String,
     },
+    /// The result has the form of a CNI version before 0.3.0, which names no links.
+    #[error("the result of plugin version {version} names no links, needed cniVersion 0.3.0 or later")]
+    OldResult {
+        /// The version in the result.
+        version: String,
+    },
     /// The kind or version of the record is not known.
     #[error("kind {found:?}, needed \"cniCacheV1\"")]
     Kind {
@@ -122,6 +128,12 @@ impl Attachment {
         let record: Record = serde_json::from_slice(bytes)?;
         if record.kind != "cniCacheV1" {
             return Err(AttachmentError::Kind { found: record.kind });
+        }
+        let has = |field: &str| !record.result[field].is_null();
+        if (has("ip4") || has("ip6")) && !has("interfaces") {
+            return Err(AttachmentError::OldResult {
+                version: record.result["cniVersion"].as_str().unwrap_or("0.2.0").to_owned(),
+            });
         }
         let outcome: Outcome = match record.result {
             Value::Null => Outcome::default(),
@@ -256,6 +268,18 @@ mod tests {
             "interfaces": [{"mac": "ce:e4", "name": "cni0"}, {"mac": "aa:a5", "name": "veth46b1d73b"},
                            {"mac": "9a:f5", "name": "eth0", "sandbox": "/var/run/netns/cni-35e0"}],
             "ips": [{"address": "10.244.1.2/24", "gateway": "10.244.1.1", "interface": 2, "version": "4"}]}}"#;
+
+    /// Without `cniVersion` in the conflist.
+    #[test]
+    fn a_result_of_an_old_version_is_a_problem() {
+        let old = br#"{"kind":"cniCacheV1","containerId":"16cc","networkName":"cbr0","ifName":"eth0",
+            "result":{"cniVersion":"0.2.0","ip4":{"ip":"10.244.1.2/24"},"dns":{}}}"#;
+        let error = Attachment::parse(old).unwrap_err().to_string();
+        assert!(
+            error.contains("0.2.0") && error.contains("names no links"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn a_record_of_containerd_is_read() {

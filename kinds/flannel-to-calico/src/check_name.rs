@@ -23,6 +23,8 @@ pub enum CheckName {
     Canal,
     /// The pods of the nodes that are migrated at the same time fit on the other nodes.
     Capacity,
+    /// Calico chains the plugins that flannel's conflist chains.
+    ChainedPlugins,
     /// The container runtime uses flannel's conflist.
     ConflistMalformed,
     /// All routes of flannel to other nodes use the tunnel.
@@ -35,6 +37,8 @@ pub enum CheckName {
     FlannelBackend,
     /// Exactly one `DaemonSet` runs flannel, and all its pods are Ready.
     FlannelDaemonSet,
+    /// flannel's CNI plugin attaches pods to `cni0`, with leases of host-local, in the usual folders.
+    FlannelPlugin,
     /// flannel keeps its subnets in the Kubernetes API.
     FlannelSubnetManager,
     /// flannel is v0.9.1 or later.
@@ -61,6 +65,8 @@ pub enum CheckName {
     NetworkConfiguration,
     /// The tunnel device agrees with the settings.
     NetworkConfigurationMatchesDevice,
+    /// No Node has an address in the range of pods, unless it is reserved.
+    NodeAddresses,
     /// flannel's annotations on every Node could be parsed.
     NodeAnnotations,
     /// Node labels can be changed, and have known values.

@@ -15,7 +15,7 @@ use super::check_name::CheckName;
 use super::facts::ClusterFacts;
 use super::node::NetworkLabel;
 use super::settings::{Ipv6Settings, Options, Settings, defaults};
-use crate::flannel::{NetworkConfiguration, SubnetEnvironment};
+use crate::flannel::{NetworkConfiguration, ParseError, SubnetEnvironment};
 use engine::check::{Check, Verdict};
 use engine::cluster::{self, DaemonSet, Node};
 use engine::sourced::{Source, Sourced};
@@ -174,6 +174,13 @@ pub(super) fn network_configuration(
     let object = format!("ConfigMap {}/{name}: {NETWORK_CONFIGURATION}", flannel.namespace);
     match NetworkConfiguration::parse(text) {
         Ok(configuration) => Ok(Some((configuration, object))),
+        Err(error @ ParseError::Ipv6Only { .. }) => Err(Box::new(CheckName::FlannelBackend.not_pass(
+            Verdict::Fail,
+            object,
+            error.to_string(),
+            "pods with IPv4 addresses, or with both",
+            "replumb migrates no cluster whose pods have IPv6 addresses only",
+        ))),
         Err(error) => Err(Box::new(CheckName::NetworkConfiguration.not_pass(
             Verdict::Fail,
             object,
@@ -209,22 +216,23 @@ fn agreed_environment<T: Ord + Display>(
         let environment = facts.hosts.get(&node.name)?.subnet_environment.present()?;
         Some((node.name.as_str(), read(environment)?))
     });
-    let option = match key {
-        "FLANNEL_MTU" => Some("flannelMtu"),
-        "FLANNEL_IPMASQ" => Some("flannelIpMasquerade"),
-        "FLANNEL_NETWORK" => Some("flannelNetwork"),
-        _ => None,
+    let fix = match key {
+        // Without a value in net-conf.json, flannel derives it from the uplink of each node.
+        "FLANNEL_MTU" => {
+            "set Backend.MTU in net-conf.json to an MTU that every node's uplink carries (the smallest of these values), restart \
+             flannel's pods, and then the pods of the nodes whose value changed"
+        }
+        _ => {
+            "restart flannel's pods on the nodes that differ: flanneld writes the file from net-conf.json and its arguments"
+        }
     };
-    let or = option.map_or_else(String::new, |option| {
-        format!(", or set {option} in spec.flannelToCalico.options")
-    });
     agreed(values, |values| {
         CheckName::SubnetEnvironment.not_pass(
             Verdict::Fail,
             "/run/flannel/subnet.env",
             format!("{key} {values}"),
             "the same value on every node",
-            format!("restart flannel's pods on the nodes that differ{or}"),
+            fix,
         )
     })
     .map(|found| {

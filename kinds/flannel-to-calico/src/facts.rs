@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::legacy_pod::{LegacyPod, PodLink};
 use crate::flannel::SubnetEnvironment;
+use crate::plugin::FlannelPlugin;
 use crate::preview::Preview;
 use engine::check::Check;
 use engine::check::policies::PolicyState;
@@ -218,6 +219,10 @@ pub struct CalicoObjects {
 pub struct HostFacts {
     /// `cni` is the CNI configuration directory as the container runtime reads it.
     pub cni: CniDirectory,
+    /// `plugin` is what the conflist that the container runtime uses sets for flannel's CNI plugin. Unset if that file has no plugin of
+    /// flannel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<FlannelPlugin>,
     /// `vxlanDevices` is the list of all VXLAN links of the host, ordered by name.
     pub vxlan_devices: Vec<VxlanDevice>,
     /// `bridge` is the link `cni0`.
@@ -311,6 +316,10 @@ pub struct ClusterFacts {
     pub webhooks: Vec<Webhook>,
     /// Custom resources of Calico that are served: plural names in group `crd.projectcalico.org`.
     pub calico_resources: BTreeSet<String>,
+    /// Whether Calico's native custom resources are served: group `projectcalico.org/v3`.
+    pub serves_native_resources: bool,
+    /// Ranges whose addresses Calico gives to no pod: of `IPReservation`s.
+    pub reserved: Vec<IpNet>,
     /// `IPPool`s, by name.
     pub ip_pools: BTreeMap<String, IpPool>,
     /// Existing IPAM blocks: CIDR → affinity (`host:<node>`), `None` if the block has no affinity.

@@ -69,8 +69,6 @@ pub struct NetworkConfiguration {
     pub network: Ipv4Net,
     /// `SubnetLen`. `None` if the key is missing: the podCIDRs of the Nodes apply then.
     pub subnet_length: Option<u8>,
-    /// `EnableIPv4`. True if the key is missing.
-    pub ipv4: bool,
     /// `IPv6Network`, if `EnableIPv6` is true.
     #[schemars(with = "Option<String>")]
     pub ipv6_network: Option<Ipv6Net>,
@@ -86,6 +84,8 @@ pub struct NetworkConfiguration {
     pub direct_routing: bool,
     /// `Backend.Learning`.
     pub learning: bool,
+    /// `Backend.GBP`: whether the tunnel carries the id of a group policy.
+    pub group_policy: bool,
     /// `Backend.MTU`. `None` if the key is missing or 0.
     pub mtu: Option<u32>,
 }
@@ -198,6 +198,11 @@ impl NetworkConfiguration {
     /// The text is not a JSON object, or a field is missing or malformed.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let document = Document::parse("net-conf.json", "", text)?;
+        if !document.boolean("EnableIPv4", true)? {
+            return Err(ParseError::Ipv6Only {
+                text: "net-conf.json".to_owned(),
+            });
+        }
         let backend = match document.one("Backend")? {
             Some(Value::Object(map)) => Document::of("net-conf.json", "Backend.", map.clone()),
             Some(other) => return Err(document.wrong("Backend", other, "an object with a Type")),
@@ -222,7 +227,6 @@ impl NetworkConfiguration {
             subnet_length: subnet_length
                 .filter(|length| *length > 0)
                 .and_then(|length| length.try_into().ok()),
-            ipv4: document.boolean("EnableIPv4", true)?,
             ipv6_network: if document.boolean("EnableIPv6", false)? {
                 let network = document.string("IPv6Network", NEEDED_IPV6_NETWORK)?;
                 let network: Ipv6Net =
@@ -240,6 +244,7 @@ impl NetworkConfiguration {
                 .unwrap_or(DEFAULT_PORT),
             direct_routing: backend.boolean("DirectRouting", false)?,
             learning: backend.boolean("Learning", false)?,
+            group_policy: backend.boolean("GBP", false)?,
             mtu: mtu.filter(|mtu| *mtu > 0),
         })
     }

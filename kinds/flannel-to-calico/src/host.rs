@@ -30,6 +30,7 @@ pub use step::{HostStep, Undo};
 use super::cni;
 use super::facts::HostFacts;
 use super::phase::{Goal, Phase};
+pub use super::plugin::BRIDGE;
 use super::settings::{LegacyPods, Settings, Strategy, defaults};
 use detach::{detach, hold};
 
@@ -215,8 +216,6 @@ pub const CALICO_DEVICE_V6: &str = "vxlan-v6.calico";
 /// Number of the routing table of replumb with routes to whole IPv6 subnets of nodes. Felix uses tables from 1 to 250
 /// (`RouteTableRange`), and only for `WireGuard` and BPF.
 pub const SUBNET_TABLE: u32 = 8282;
-/// Name of the bridge of flannel's CNI plugin.
-pub const BRIDGE: &str = "cni0";
 /// Label of the addresses of the bridge that replumb puts on the loopback interface for adopted pods.
 pub const KEPT_LABEL: &str = "lo:adopted";
 

@@ -9,6 +9,7 @@ use super::facts::HostFacts;
 use super::host::{HostSettings, calico_device_problem, leftovers};
 use super::phase::{Goal, Phase};
 use engine::check::{Check, Verdict};
+use engine::cni::CniFile;
 use engine::words::lines;
 
 mod flannel;
@@ -158,6 +159,21 @@ fn readable(subject: Subject<'_>) -> Check {
     )
 }
 
+/// What to do about the file of another network that comes first.
+fn without_other_network(winner: &CniFile) -> String {
+    match cni::meta_plugin(winner) {
+        Some(plugin) => {
+            format!(
+                "none: {plugin} attaches pods to several networks; its file must not be removed while pods need it"
+            )
+        }
+        None => format!(
+            "remove {}, which belongs to another network, or rename it so that it comes later",
+            winner.name
+        ),
+    }
+}
+
 fn cni_configuration(subject: Subject<'_>) -> Check {
     let name = HostCheck::CniConfiguration.as_str();
     let Subject {
@@ -217,10 +233,7 @@ fn cni_configuration(subject: Subject<'_>) -> Check {
             object,
             found,
             "flannel's or Calico's conflist",
-            format!(
-                "remove {}, which belongs to another network, or rename it so that it comes later",
-                winner.name
-            ),
+            without_other_network(winner),
         );
     }
     if !others.is_empty() {

@@ -200,6 +200,7 @@ mod tests {
 
     fn host() -> HostFacts {
         let pod = |sandbox: &str, address: &str, attached| LegacyPod {
+            other_link: None,
             namespace: "shop".to_owned(),
             name: format!("pod-{sandbox}"),
             sandbox: sandbox.to_owned(),

@@ -18,6 +18,7 @@ pub mod import;
 pub mod node;
 pub mod objects;
 pub mod phase;
+pub mod plugin;
 pub mod policy_facts;
 mod policy_preview;
 pub mod preview;

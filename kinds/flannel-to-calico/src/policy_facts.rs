@@ -42,7 +42,7 @@ impl<'facts> FelixSettings<'facts> {
         let name = format!("FELIX_{}", field.to_ascii_uppercase());
         let container = self.set.and_then(|set| Some((set, calico_node(set)?)));
         let of_environment = container
-            .and_then(|(set, container)| variable(self.config_maps, set, container, &name))
+            .and_then(|(set, container)| variable(self.config_maps, set, container, &name).known())
             .filter(|value| !value.is_empty());
         match (of_environment, &self.spec[field]) {
             (Some(value), _) => Some(value.to_owned()),
@@ -166,10 +166,9 @@ mod tests {
             .find(|container| !container.init)
             .unwrap();
         image.clone_into(&mut node.image);
-        let variables = variables
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        node.environment.extend(variables);
+        for (name, value) in variables {
+            node.environment.set(name, value);
+        }
         facts
     }
 

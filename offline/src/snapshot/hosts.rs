@@ -107,21 +107,30 @@ fn fill(value: &mut Value, values: &BTreeMap<&'static str, String>) -> Result<()
 /// Adds the pods of flannel on a node to the facts that name none: each with its link on the bridge.
 fn add_pods(report: &mut Value, node: &str, objects: &BTreeMap<Identity, Value>) {
     let facts = &mut report["flannelToCalico"]["facts"];
-    if facts.is_null() || !facts["legacyPods"].is_null() {
+    if facts.is_null() {
         return;
     }
+    if facts["legacyPods"].is_null() {
+        facts["legacyPods"] = json!(running(node, objects));
+    }
+    let pods = facts["legacyPods"].as_array().into_iter().flatten();
+    let attached = pods.filter(|pod| pod["attached"] == true);
+    let ports: Vec<Value> = attached.map(|pod| pod["link"].clone()).collect();
+    let bridge = &mut facts["bridge"]["present"];
+    if bridge.is_object() && bridge["ports"].is_null() {
+        bridge["ports"] = json!(ports);
+    }
+}
+
+/// The pods on the network of pods that run on a node.
+fn running(node: &str, objects: &BTreeMap<Identity, Value>) -> Vec<Value> {
     let mut pods: Vec<Value> = of_kind(objects, "Pod")
         .iter()
         .filter(|pod| pod["spec"]["nodeName"] == node && pod["spec"]["hostNetwork"] != true)
         .map(legacy_pod)
         .collect();
     pods.sort_by_key(|pod| pod["sandbox"].to_string());
-    let ports: Vec<Value> = pods.iter().map(|pod| pod["link"].clone()).collect();
-    let bridge = &mut facts["bridge"]["present"];
-    if bridge.is_object() && bridge["ports"].is_null() {
-        bridge["ports"] = json!(ports);
-    }
-    facts["legacyPods"] = json!(pods);
+    pods
 }
 
 fn legacy_pod(pod: &Value) -> Value {

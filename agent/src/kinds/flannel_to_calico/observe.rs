@@ -89,7 +89,7 @@ pub async fn observe(
 ) -> Result<Observation, ObserveError> {
     // Processes before files: a flanneld that ends between the two reads has written its file before.
     let running = processes.running(&paths.proc, &[FLANNELD, CALICO_NODE]).await?;
-    let cni = cnidir::read(
+    let (cni, plugin) = cnidir::read(
         &paths.cni_configuration,
         &paths.cni_configuration.to_string_lossy(),
     )?;
@@ -132,6 +132,7 @@ pub async fn observe(
         frame_rules: parameters.frame_rules.clone(),
     };
     let facts = HostFacts {
+        plugin,
         vxlan_devices,
         calico,
         bridge: facts::bridge(

@@ -33,11 +33,15 @@ pub async fn cluster(
     let client = &context.client;
     let daemon_sets = cache.daemon_sets.state();
     let wanted = config_maps_to_read(&daemon_sets);
-    let (config_maps, webhooks, calico_resources, ip_pools, ipam_blocks, permissions, policies) = tokio::try_join!(
+    let (config_maps, webhooks, calico_resources, serves_native_resources) = tokio::try_join!(
         read::config_maps(context, wanted),
         read::webhooks(context),
         read::calico_resources(context),
+        read::serves_native_resources(context),
+    )?;
+    let (ip_pools, reserved, ipam_blocks, permissions, policies) = tokio::try_join!(
         calico::IP_POOL.list(client),
+        calico::IP_RESERVATION.list(client),
         ipam_blocks(client),
         read::permissions(context, &PERMISSIONS),
         read::policies(context),
@@ -51,6 +55,8 @@ pub async fn cluster(
         config_maps,
         webhooks,
         calico_resources,
+        serves_native_resources,
+        reserved,
         ip_pools,
         ipam_blocks,
         permissions,
@@ -89,6 +95,10 @@ struct Objects {
     webhooks: Webhooks,
     /// Plural names that group `crd.projectcalico.org` serves; empty when it is not served.
     calico_resources: BTreeSet<String>,
+    /// Whether group `projectcalico.org/v3` is served.
+    serves_native_resources: bool,
+    /// Every `IPReservation`.
+    reserved: Vec<DynamicObject>,
     /// Every `IPPool`.
     ip_pools: Vec<DynamicObject>,
     /// Range and affinity of every `IPAMBlock`, or the error for one that cannot be parsed.
@@ -153,6 +163,12 @@ fn facts_of(objects: &Objects) -> ClusterFacts {
         pods,
         budgets,
         calico_resources: objects.calico_resources.clone(),
+        serves_native_resources: objects.serves_native_resources,
+        reserved: objects
+            .reserved
+            .iter()
+            .flat_map(|object| facts::calico::reserved(object).0)
+            .collect(),
         ip_pools: ip_pools
             .into_iter()
             .map(|pool| (pool.name.clone(), pool))

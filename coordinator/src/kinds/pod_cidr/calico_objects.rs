@@ -35,7 +35,9 @@ const POLICIES: [Kind; 4] = [
 pub async fn ipam(store: &Store) -> Result<Ipam, CalicoStoreError> {
     let (claims, reservations) = tokio::try_join!(
         store.each(calico::BLOCK_AFFINITY, |object| Some(malformed::claim(&object))),
-        store.each(calico::IP_RESERVATION, |object| Some(objects::reserved(&object))),
+        store.each(calico::IP_RESERVATION, |object| Some(facts::calico::reserved(
+            &object
+        ))),
     )?;
     // The claims give the range of a malformed block.
     let claims = Claims::of(claims);

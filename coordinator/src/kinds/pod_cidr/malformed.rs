@@ -217,7 +217,7 @@ mod tests {
         super::ipam(
             blocks,
             claims,
-            reservations.iter().map(objects::reserved).collect(),
+            reservations.iter().map(crate::facts::calico::reserved).collect(),
         )
     }
 

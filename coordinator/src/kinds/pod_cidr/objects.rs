@@ -142,35 +142,6 @@ pub fn claim(object: &DynamicObject) -> Result<Claim, Malformed> {
     })
 }
 
-/// The ranges of an `IPReservation`, and its first malformed entry. Calico ignores such an entry (libcalico-go,
-/// `ipam.getReservedIPs`), and the others hold.
-pub fn reserved(object: &DynamicObject) -> (Vec<IpNet>, Option<Malformed>) {
-    let found = &object.data["spec"]["reservedCIDRs"];
-    let (ranges, odd): (Vec<IpNet>, Option<&Value>) = match found {
-        Value::Null => (Vec::new(), None),
-        Value::Array(list) => {
-            let of = |entry: &Value| range_of(entry.as_str()?);
-            let odd = list.iter().find(|entry| of(entry).is_none());
-            (list.iter().filter_map(of).collect(), odd)
-        }
-        other => (Vec::new(), Some(other)),
-    };
-    let malformed = odd.map(|odd| Malformed {
-        object: format!("IPReservation {}", object.name_any()),
-        problem: format!(
-            "spec.reservedCIDRs: found {}, needed a list of ranges",
-            shown(odd)
-        ),
-    });
-    (ranges, malformed)
-}
-
-/// A range, or an address as a range of one.
-fn range_of(text: &str) -> Option<IpNet> {
-    let of_address = || text.parse::<IpAddr>().ok().map(IpNet::from);
-    text.parse().ok().or_else(of_address)
-}
-
 /// `IPAMConfig default`, if it exists.
 pub fn ipam(object: Option<&DynamicObject>) -> IpamConfiguration {
     let Some(spec) = object.map(|object| &object.data["spec"]) else {

@@ -23,7 +23,7 @@ pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps, system: &[&str]) -> Vec
     POOL_VARIABLES
         .iter()
         .filter_map(|name| {
-            let value = variable(config_maps, set, container, name)?;
+            let value = variable(config_maps, set, container, name).known()?;
             Some(RangeUse {
                 object: format!("DaemonSet {}: {name}", set.key()),
                 owner: Owner::of(Some(&set.namespace), system),

@@ -13,6 +13,7 @@ use crate::settings::Settings;
 use calico::{calico_node, runs_calico_node, variable};
 use engine::check::{Check, Finding, Report, names};
 use engine::cluster::DaemonSet;
+use engine::environment::Variable;
 
 /// Custom resources that are needed to write Calico's data.
 const RESOURCES: [&str; 7] = [
@@ -46,7 +47,19 @@ fn manifests(settings: &Settings, facts: &ClusterFacts, calico: Option<&DaemonSe
         .into_iter()
         .filter(|resource| !facts.calico_resources.contains(*resource))
         .collect();
-    if !missing.is_empty() {
+    if facts.calico_resources.is_empty() && facts.serves_native_resources {
+        report.fail(
+            "API group",
+            "projectcalico.org",
+            Finding::new(
+                "",
+                "Calico's native custom resources (projectcalico.org/v3), and no crd.projectcalico.org",
+                "Calico with custom resources in crd.projectcalico.org/v1",
+                "replumb does not write native resources. Do not apply another manifest beside this Calico: remove it, which runs \
+                 on no node yet, and install a release of Calico in the mode of crd.projectcalico.org (before v3.33 the default)",
+            ),
+        );
+    } else if !missing.is_empty() {
         report.fail(
             "API group",
             "crd.projectcalico.org",
@@ -67,6 +80,7 @@ fn manifests(settings: &Settings, facts: &ClusterFacts, calico: Option<&DaemonSe
         Some(set) => {
             selector(set, &mut report);
             node_container(settings, facts, set, &mut report);
+            data_plane(facts, set, &mut report);
             conflist(facts, set, &mut report);
             if settings.ipv6.is_some() {
                 ipv6(facts, set, &mut report);
@@ -169,8 +183,13 @@ fn node_container(settings: &Settings, facts: &ClusterFacts, set: &DaemonSet, re
         ("FELIX_VXLANMTUV6", &[&mtu_of_ipv6, "0", ""]),
     ];
     for (name, values) in accepted {
-        let Some(found) = variable(&facts.config_maps, set, container, name) else {
-            continue;
+        let found = match variable(&facts.config_maps, set, container, name) {
+            Variable::Unset => continue,
+            Variable::Known(found) => found,
+            Variable::Unknown(place) => {
+                unknown_variable(set, "calico-node", name, &place, values[0], report);
+                continue;
+            }
         };
         if !values.contains(&found) {
             report.fail(
@@ -188,6 +207,53 @@ fn node_container(settings: &Settings, facts: &ClusterFacts, set: &DaemonSet, re
     }
 }
 
+/// A variable that is set, and whose value the API does not show.
+fn unknown_variable(
+    set: &DaemonSet,
+    container: &str,
+    name: &str,
+    place: &str,
+    needed: &str,
+    report: &mut Report,
+) {
+    report.unknown(
+        "DaemonSet",
+        set.key(),
+        Finding::new(
+            &format!("environment {name} of {container}"),
+            format!("from {place}: the value is not known"),
+            if needed.is_empty() {
+                "a value that can be read"
+            } else {
+                needed
+            },
+            "write the value into the pod template, or into a ConfigMap that it names",
+        ),
+    );
+}
+
+/// The data plane that the migration was tried with.
+fn data_plane(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
+    let Some(container) = calico_node(set) else { return };
+    let name = "FELIX_BPFENABLED";
+    match variable(&facts.config_maps, set, container, name) {
+        Variable::Unset | Variable::Known("") => {}
+        Variable::Known(value) if !IS_TRUE.contains(&value) => {}
+        Variable::Known(value) => report.fail(
+            "DaemonSet",
+            set.key(),
+            Finding::new(
+                &format!("environment {name} of calico-node"),
+                format!("{value:?}"),
+                "false",
+                "Felix's eBPF data plane takes over the links and Services of a node at its start, which no migration was tried \
+                 with: set false, and enable eBPF once the migration is Completed",
+            ),
+        ),
+        Variable::Unknown(place) => unknown_variable(set, "calico-node", name, &place, "false", report),
+    }
+}
+
 /// For pods with IPv6 addresses, Calico must be configured to assign IPv6 addresses.
 fn ipv6(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
     let node = calico_node(set);
@@ -198,7 +264,8 @@ fn ipv6(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
             Finding::new(name, format!("{found:?}"), needed, fix),
         );
     };
-    let value = |name: &str| node.and_then(|container| variable(&facts.config_maps, set, container, name));
+    let value =
+        |name: &str| node.and_then(|container| variable(&facts.config_maps, set, container, name).known());
     if let Some(found) = value("FELIX_IPV6SUPPORT").filter(|found| !IS_TRUE.contains(found)) {
         refuse(
             "environment FELIX_IPV6SUPPORT of calico-node",
@@ -219,8 +286,8 @@ fn ipv6(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
         .containers
         .iter()
         .find(|container| container.name == "install-cni");
-    let configuration =
-        installer.and_then(|container| variable(&facts.config_maps, set, container, "CNI_NETWORK_CONFIG"));
+    let configuration = installer
+        .and_then(|container| variable(&facts.config_maps, set, container, "CNI_NETWORK_CONFIG").known());
     match configuration.map(assigns_ipv6) {
         Some(Some(true)) => {}
         Some(Some(false)) => report.fail(
@@ -268,7 +335,7 @@ fn conflist(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
         .or_else(|| {
             set.containers
                 .iter()
-                .find(|container| container.environment.contains_key("CNI_CONF_NAME"))
+                .find(|container| container.environment.single.contains_key("CNI_CONF_NAME"))
         });
     let Some(installer) = installer else {
         report.fail(
@@ -283,7 +350,14 @@ fn conflist(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
         );
         return;
     };
-    let name = variable(&facts.config_maps, set, installer, "CNI_CONF_NAME").unwrap_or(CONFLIST);
+    let name = match variable(&facts.config_maps, set, installer, "CNI_CONF_NAME") {
+        Variable::Unset => CONFLIST,
+        Variable::Known(name) => name,
+        Variable::Unknown(place) => {
+            unknown_variable(set, "install-cni", "CNI_CONF_NAME", &place, CONFLIST, report);
+            return;
+        }
+    };
     for node in flannel_nodes(facts) {
         let Some(host) = facts.hosts.get(&node.name) else {
             continue;

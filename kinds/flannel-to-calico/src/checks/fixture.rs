@@ -9,11 +9,13 @@ use super::{CheckPolicy, PERMISSIONS};
 use crate::api::PolicyPreview;
 use crate::facts::{Bridge, ClusterFacts, Found, HostFacts, PreviewState, ReversePathFilter, VxlanDevice};
 use crate::flannel::{Ipv6Subnet, SubnetEnvironment};
+use crate::plugin::FlannelPlugin;
 use crate::settings::{Ipv6Settings, LegacyPods, Settings, Strategy};
 use engine::check::{Check, Verdict};
 use engine::cluster::{Container, DaemonSet, Node};
 use engine::cni::CniDirectory;
 use engine::drain::{Permissions, Pod};
+use engine::environment::{Environment, ValueSource};
 use engine::evict::{OnBlocked, Time};
 use engine::rollout::MaxUnavailable;
 use engine::sourced::{Source, Sourced};
@@ -108,22 +110,24 @@ pub(crate) fn calico() -> DaemonSet {
     let mut node = Container {
         name: "calico-node".to_owned(),
         image: "quay.io/calico/node:v3.31.7".to_owned(),
-        environment: environment
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
+        environment: Environment::plain(environment),
         ..Container::default()
     };
     for (variable, key) in [
         ("CALICO_NETWORKING_BACKEND", "calico_backend"),
         ("FELIX_VXLANMTU", "veth_mtu"),
     ] {
-        node.environment_from_config_maps
-            .insert(variable.to_owned(), ("calico-config".to_owned(), key.to_owned()));
+        let source = ValueSource::ConfigMapKey {
+            config_map: "calico-config".to_owned(),
+            key: key.to_owned(),
+            optional: false,
+        };
+        node.environment.single.insert(variable.to_owned(), source);
     }
     let install = Container {
         name: "install-cni".to_owned(),
         image: "quay.io/calico/cni:v3.31.7".to_owned(),
-        environment: BTreeMap::from([("CNI_CONF_NAME".to_owned(), "10-calico.conflist".to_owned())]),
+        environment: Environment::plain([("CNI_CONF_NAME", "10-calico.conflist")]),
         init: true,
         ..Container::default()
     };
@@ -178,6 +182,7 @@ pub(crate) fn host(index: u8) -> HostFacts {
             "/etc/cni/net.d",
             vec![("10-flannel.conflist".to_owned(), conflist.to_vec())],
         ),
+        plugin: Some(FlannelPlugin::usual("10-flannel.conflist")),
         vxlan_devices: vec![VxlanDevice {
             name: "flannel.1".to_owned(),
             vni: 1,

@@ -30,7 +30,13 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, flannel: Option<&
     checks.push(canal(facts, flannel));
     checks.push(version(settings, facts, flannel));
     checks.push(subnet_manager(flannel));
-    checks.extend(backend(settings, facts, configuration.as_ref()));
+    // A configuration that says enough about its backend to refuse it needs no other evidence.
+    if checks
+        .iter()
+        .all(|check| check.name != CheckName::FlannelBackend.as_str())
+    {
+        checks.extend(backend(settings, facts, configuration.as_ref()));
+    }
     checks
 }
 
@@ -283,15 +289,16 @@ fn backend(
             Finding::new("Backend.Type", &configuration.backend, "vxlan", fix),
         );
     }
-    if !configuration.ipv4 {
+    if configuration.group_policy {
         report.fail(
             "",
             object,
             Finding::new(
-                "EnableIPv4",
-                "false",
+                "Backend.GBP",
                 "true",
-                "replumb migrates only clusters with pods that have IPv4 addresses",
+                "false",
+                "Calico's tunnel carries no id of a group policy, so that rules that read it would no longer match: remove \
+                 the key and restart flannel's pods, which create their tunnels again",
             ),
         );
     }

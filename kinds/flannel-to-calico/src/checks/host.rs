@@ -12,6 +12,7 @@ use crate::version::Version;
 use calico::calico_node;
 use engine::check::{Check, Finding, Report, Verdict, names};
 use engine::cluster::{DaemonSet, Node};
+use engine::cni::CniFile;
 use engine::words::number;
 
 /// From this version, Felix checks the source addresses of packets. Earlier versions do not start without strict
@@ -193,16 +194,7 @@ fn conflist(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             continue;
         };
         if !cni::is_flannel(winner) {
-            report.fail(
-                "Node",
-                &node.name,
-                Finding::new(
-                    &part,
-                    format!("{} is in use (plugins {})", winner.name, names(&winner.plugins)),
-                    "flannel's conflist, first by name",
-                    "new pods do not get flannel's network: find out which program wrote this file, and remove it",
-                ),
-            );
+            report.fail("Node", &node.name, other_network(winner, &part));
         }
         for file in cni.files.iter().filter(|file| file.error.is_some()) {
             report.warn(
@@ -221,6 +213,32 @@ fn conflist(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         format!("CNI configuration of {}", number(hosts.len(), "host", "hosts")),
         "flannel's conflist is in use",
     )
+}
+
+/// The file of another network comes first.
+fn other_network<'part>(winner: &CniFile, part: &'part str) -> Finding<'part> {
+    let needed = "flannel's conflist, first by name";
+    match cni::meta_plugin(winner) {
+        Some(plugin) => Finding::new(
+            part,
+            format!(
+                "{} is in use: plugin {plugin}, which calls the plugins of other files",
+                winner.name
+            ),
+            needed,
+            format!(
+                "replumb does not migrate nodes whose pods {plugin} attaches. Do not remove the file: pods have their other networks \
+                 by it"
+            ),
+        ),
+        None => Finding::new(
+            part,
+            format!("{} is in use (plugins {})", winner.name, names(&winner.plugins)),
+            needed,
+            "new pods do not get flannel's network: find out which program wrote this file and whether pods need it; without such a \
+             program, remove the file",
+        ),
+    }
 }
 
 fn reverse_path_filter(facts: &ClusterFacts, calico: Option<&DaemonSet>) -> Vec<Check> {

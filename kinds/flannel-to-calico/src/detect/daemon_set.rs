@@ -8,11 +8,12 @@ use engine::check::names;
 use engine::check::{Check, Verdict};
 use engine::cluster::DaemonSet;
 use engine::sourced::{Source, Sourced};
+use engine::words::number;
 
 /// Name and namespace of flannel's `DaemonSet`.
 ///
-/// A `DaemonSet` in the spec must exist. Without a name in the spec: the documented default, else the only `DaemonSet` that
-/// runs flannel.
+/// A `DaemonSet` in the spec must exist. Without a name in the spec: the only `DaemonSet` that runs flannel, else the documented
+/// default, if a `DaemonSet` of that name exists.
 pub(super) fn choose(
     options: &Options,
     facts: &ClusterFacts,
@@ -45,7 +46,8 @@ pub(super) fn choose(
         }
         (None, None) => {
             let name = defaults::FLANNEL_DAEMON_SET_NAME;
-            if exists(default_namespace, name) {
+            let runs = facts.daemon_sets.values().any(looks_like_flannel);
+            if !runs && exists(default_namespace, name) {
                 return Ok((default(name), default(default_namespace)));
             }
             let found = only(facts, &format!("{default_namespace}/{name}"), looks_like_flannel)?;
@@ -87,15 +89,37 @@ fn only<'facts>(
     match (fitting.as_slice(), in_use.as_slice()) {
         ([found], _) | (_, [found]) => Ok(found),
         ([], _) => Err(Box::new(not_found(wanted, facts))),
+        (_, []) => Err(Box::new(CheckName::FlannelDaemonSet.not_pass(
+            Verdict::Fail,
+            format!("DaemonSets {}", keys(&fitting)),
+            "none of them has a desired pod",
+            "one DaemonSet that runs flannel on every node",
+            "correct the node selector of the DaemonSet that fits the nodes: without flannel there is nothing to migrate",
+        ))),
         _ => Err(Box::new(CheckName::FlannelDaemonSet.not_pass(
             Verdict::Fail,
-            format!("DaemonSet {wanted}"),
-            format!("several: {}", keys(&fitting)),
+            format!("DaemonSets {}", keys(&in_use)),
+            format!("each runs flannel: {}", counts(&in_use)),
             "one DaemonSet that runs flannel",
-            "set flannelDaemonSetName and flannelDaemonSetNamespace in spec.flannelToCalico.options to the DaemonSet \
-             to migrate",
+            "let one of them run on every node (its node selector and its image), and delete the others: as long as they \
+             run, they configure flannel's devices",
         ))),
     }
+}
+
+/// The number of desired pods of each `DaemonSet`.
+fn counts(sets: &[&DaemonSet]) -> String {
+    let counts: Vec<String> = sets
+        .iter()
+        .map(|set| {
+            format!(
+                "{} ({})",
+                set.key(),
+                number(set.desired.unsigned_abs(), "pod", "pods")
+            )
+        })
+        .collect();
+    names(&counts)
 }
 
 /// The refusal that names the existing `DaemonSet`s.

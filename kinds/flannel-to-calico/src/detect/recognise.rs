@@ -3,6 +3,7 @@
 use calico::runs_calico_node;
 use engine::cluster::{Container, DaemonSet};
 use engine::command_line::{self, is_true, runs};
+use engine::environment::ValueSource;
 
 /// Whether the `DaemonSet` runs flannel without Calico. A `DaemonSet` with such a name and without `hostNetwork` is a
 /// workload of a user.
@@ -46,7 +47,10 @@ pub fn has_switch(container: &Container, name: &str) -> bool {
 /// flanneld reads `FLANNELD_KUBE_SUBNET_MGR` for `--kube-subnet-mgr`.
 fn environment(container: &Container, name: &str) -> Option<String> {
     let variable = format!("FLANNELD_{}", name.replace('-', "_").to_uppercase());
-    container.environment.get(&variable).cloned()
+    match container.environment.single.get(&variable) {
+        Some(ValueSource::Plain(value)) => Some(value.clone()),
+        Some(ValueSource::ConfigMapKey { .. } | ValueSource::Elsewhere(_)) | None => None,
+    }
 }
 
 /// An image reference without its tag and digest.
@@ -61,6 +65,7 @@ fn repository(image: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use engine::environment::Environment;
     use rstest::rstest;
 
     use super::*;
@@ -129,12 +134,10 @@ mod tests {
     #[test]
     fn an_argument_overrides_the_environment() {
         let mut container = container("c", "i", &[]);
-        container
-            .environment
-            .insert("FLANNELD_KUBE_ANNOTATION_PREFIX".to_owned(), "a.b".to_owned());
-        container
-            .environment
-            .insert("FLANNELD_KUBE_SUBNET_MGR".to_owned(), "true".to_owned());
+        container.environment = Environment::plain([
+            ("FLANNELD_KUBE_ANNOTATION_PREFIX", "a.b"),
+            ("FLANNELD_KUBE_SUBNET_MGR", "true"),
+        ]);
         assert_eq!(
             argument(&container, "kube-annotation-prefix").as_deref(),
             Some("a.b")

@@ -220,9 +220,12 @@ fn a_daemon_set_in_the_spec_is_chosen(
 }
 
 #[test]
-fn the_documented_default_is_preferred_over_detection() {
+fn the_documented_default_is_used_where_no_daemon_set_is_recognized() {
     let mut facts = fixture::cluster();
+    facts.daemon_sets.clear();
     add(&mut facts, "kube-system", "kube-flannel-ds-amd64", 3);
+    let key = ("kube-system".to_owned(), "kube-flannel-ds-amd64".to_owned());
+    facts.daemon_sets.get_mut(&key).unwrap().containers.clear();
     let (name, namespace) = daemon_set::choose(&Options::default(), &facts).unwrap();
     assert_eq!(
         (name.value.as_str(), &name.source),
@@ -248,12 +251,16 @@ fn the_only_daemon_set_in_use_is_chosen() {
     add(&mut facts, "kube-flannel", "kube-flannel-ds-arm64", 0);
     let (name, _) = daemon_set::choose(&Options::default(), &facts).unwrap();
     assert_eq!(name.value, "kube-flannel-ds");
+    // Also where the others have the documented name.
+    add(&mut facts, "kube-system", "kube-flannel-ds-amd64", 0);
+    let (name, _) = daemon_set::choose(&Options::default(), &facts).unwrap();
+    assert_eq!(name.value, "kube-flannel-ds");
     add(&mut facts, "kube-flannel", "kube-flannel-ds-arm64", 1);
     let check = daemon_set::choose(&Options::default(), &facts).unwrap_err();
     assert_eq!(check.verdict, Fail);
     assert_eq!(
         check.found,
-        "several: kube-flannel/kube-flannel-ds, kube-flannel/kube-flannel-ds-arm64"
+        "each runs flannel: kube-flannel/kube-flannel-ds (3 pods), kube-flannel/kube-flannel-ds-arm64 (1 pod)"
     );
 }
 

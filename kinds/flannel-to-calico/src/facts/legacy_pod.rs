@@ -36,6 +36,10 @@ pub struct LegacyPod {
     /// or if it cannot be told from the link of another pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_link: Option<PodLink>,
+    /// `otherLink` is a link with a name of the pod's link that is not attached to `cni0` and that replumb has not moved: its name, and
+    /// where it is. The pod may be running. Unset if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_link: Option<String>,
     /// `obstacle` is why the pod cannot be adopted, as the record of its attachment shows. Unset if nothing is known to prevent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
@@ -94,9 +98,9 @@ impl LegacyPod {
         })
     }
 
-    /// Whether the pod runs: its link is on `cni0`, or leads to the pod without it.
+    /// Whether the pod runs, or may run: its link is on `cni0`, leads to the pod without it, or is somewhere else.
     pub fn is_running(&self) -> bool {
-        self.attached || self.pod_link.is_some()
+        self.attached || self.pod_link.is_some() || self.other_link.is_some()
     }
 
     /// Whether the pod is adopted: its link has left `cni0` and has Calico's name.

@@ -57,6 +57,12 @@ pub enum ParseError {
         /// The spellings found.
         spellings: String,
     },
+    /// Pods have IPv6 addresses only.
+    #[error("{text}: EnableIPv4 is false: pods have IPv6 addresses only")]
+    Ipv6Only {
+        /// The name of the text.
+        text: String,
+    },
     /// flannel refuses the annotation prefix.
     #[error(
         "annotation prefix: found {found:?}, needed a domain such as flannel.alpha.coreos.com, or domain/name"

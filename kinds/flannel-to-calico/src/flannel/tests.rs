@@ -132,7 +132,6 @@ fn missing_keys_of_the_network_configuration_have_defaults() {
         NetworkConfiguration {
             network: "10.244.0.0/16".parse().unwrap(),
             subnet_length: None,
-            ipv4: true,
             ipv6_network: None,
             nftables: false,
             backend: "vxlan".to_owned(),
@@ -140,6 +139,7 @@ fn missing_keys_of_the_network_configuration_have_defaults() {
             port: 8472,
             direct_routing: false,
             learning: false,
+            group_policy: false,
             mtu: None,
         }
     );
@@ -148,7 +148,7 @@ fn missing_keys_of_the_network_configuration_have_defaults() {
 #[test]
 fn keys_of_the_network_configuration_match_in_any_case() {
     let found = NetworkConfiguration::parse(
-        r#"{"NETWORK": "10.1.2.3/16", "subnetlen": 25, "enableipv6": true, "ipv6network": "fd00:10:244::1/56", "enableipv4": false, "ENABLENFTABLES": true, "SubnetMin": "x",
+        r#"{"NETWORK": "10.1.2.3/16", "subnetlen": 25, "enableipv6": true, "ipv6network": "fd00:10:244::1/56", "enableipv4": true, "ENABLENFTABLES": true, "SubnetMin": "x",
             "backend": {"type": "VXLAN", "vni": 4096, "PORT": 8473, "directrouting": true, "LEARNING": true,
             "mtu": 1400, "GBP": true}}"#,
     )
@@ -158,7 +158,6 @@ fn keys_of_the_network_configuration_match_in_any_case() {
         NetworkConfiguration {
             network: "10.1.0.0/16".parse().unwrap(),
             subnet_length: Some(25),
-            ipv4: false,
             ipv6_network: Some("fd00:10:244::/56".parse().unwrap()),
             nftables: true,
             backend: "VXLAN".to_owned(),
@@ -166,6 +165,7 @@ fn keys_of_the_network_configuration_match_in_any_case() {
             port: 8473,
             direct_routing: true,
             learning: true,
+            group_policy: true,
             mtu: Some(1400),
         }
     );

@@ -48,6 +48,7 @@ fn chain(backend: FirewallBackend, table: &str, chain: &str) -> FirewallObject {
 /// A host with a working flannel and two pods.
 fn flannel_host() -> HostFacts {
     HostFacts {
+        plugin: None,
         cni: folder(&[("10-flannel.conflist", FLANNEL_CONFLIST)]),
         vxlan_devices: vec![device("flannel.1")],
         bridge: bridge(&["veth1", "veth2"]),
@@ -87,6 +88,7 @@ fn flannel_host() -> HostFacts {
 
 fn legacy_pod(sandbox: &str, link: &str, address: &str) -> LegacyPod {
     LegacyPod {
+        other_link: None,
         namespace: "shop".to_owned(),
         name: sandbox.to_owned(),
         sandbox: sandbox.to_owned(),

@@ -20,6 +20,7 @@ const CALICO: (&str, &str) = (
 /// A healthy host on flannel.
 fn healthy() -> HostFacts {
     HostFacts {
+        plugin: None,
         cni: folder(&[FLANNEL]),
         vxlan_devices: vec![device("flannel.1")],
         bridge: Found::Present(Bridge {

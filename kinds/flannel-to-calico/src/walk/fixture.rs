@@ -96,6 +96,7 @@ fn daemon_pods(name: &str, state: Option<DaemonPodState>) -> Vec<DaemonPod> {
 /// The agent's record of a flannel pod.
 pub(super) fn legacy_pod(name: &str, address: &str, attached: bool) -> LegacyPod {
     LegacyPod {
+        other_link: None,
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         sandbox: "s1".to_owned(),

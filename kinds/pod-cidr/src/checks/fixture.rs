@@ -16,6 +16,7 @@ use crate::settings::{Options, Settings};
 use engine::check::{Check, Verdict};
 use engine::cluster::{Container, DaemonSet, Node, Webhook};
 use engine::drain::{Budget, Pod, Selector};
+use engine::environment::Environment;
 use engine::found::Found;
 use engine::kernel::Device;
 use engine::moves::{Workload, WorkloadFacts};
@@ -223,7 +224,7 @@ fn calico() -> DaemonSet {
         containers: vec![Container {
             name: "calico-node".to_owned(),
             image: "quay.io/calico/node:v3.31.7".to_owned(),
-            environment: BTreeMap::from([("DATASTORE_TYPE".to_owned(), "kubernetes".to_owned())]),
+            environment: Environment::plain([("DATASTORE_TYPE", "kubernetes")]),
             ..Container::default()
         }],
         desired: 3,

@@ -12,6 +12,7 @@ use flannel_to_calico::facts::{
 };
 use flannel_to_calico::flannel::SubnetEnvironment;
 use flannel_to_calico::host::{BRIDGE, CALICO_DEVICE};
+use flannel_to_calico::plugin::FlannelPlugin;
 use ipnet::{IpNet, Ipv4Net};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -92,6 +93,7 @@ impl Host {
         };
         let interfaces = [UPLINK, "default", FLANNEL_DEVICE, BRIDGE].map(|name| (name.to_owned(), 1));
         let facts = HostFacts {
+            plugin: Some(FlannelPlugin::usual("10-flannel.conflist")),
             cni: conflists(&[FLANNEL_CONFLIST]),
             vxlan_devices: vec![VxlanDevice {
                 name: FLANNEL_DEVICE.to_owned(),
@@ -207,6 +209,7 @@ impl Host {
                 Attached::ToFlannel => {
                     let sandbox = sandbox(uid);
                     legacy.push(LegacyPod {
+                        other_link: None,
                         namespace: pod.namespace.clone(),
                         name: pod.name.clone(),
                         link: format!("veth{short}"),

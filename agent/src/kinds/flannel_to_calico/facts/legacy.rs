@@ -31,7 +31,8 @@ const PLUGINS: [&str; 4] = ["flannel", "bridge", "portmap", "host-local"];
 
 /// The names that the link of a pod on the host may have: that of its record and Calico's.
 pub fn link_names(attachment: &Attachment) -> Option<(&str, String)> {
-    let link = attachment.links.iter().find(|name| *name != BRIDGE)?;
+    // The bridge comes first, under any name.
+    let link = attachment.links.iter().rfind(|name| *name != BRIDGE)?;
     Some((link, pod_link(&attachment.namespace, &attachment.pod)))
 }
 
@@ -126,6 +127,37 @@ fn pod_link_of(
     })
 }
 
+/// A link with a name of the pod's link that is not where flannel or an adoption puts it. `attached`: its link is on `cni0`.
+fn other_link(
+    snapshot: &Snapshot,
+    attachment: &Attachment,
+    attached: bool,
+    pod_link: Option<&PodLink>,
+) -> Option<String> {
+    if attached {
+        return None;
+    }
+    let (name, calico_name) = link_names(attachment)?;
+    // Calico's name may be that of a later pod with the same name, which is Calico's own.
+    let link = snapshot.link(name).or_else(|| {
+        let known = pod_link.filter(|link| link.name == calico_name);
+        known.and_then(|link| snapshot.link(&link.name))
+    })?;
+    match link.controller.map(|index| snapshot.name(index)) {
+        Some(bridge) => Some(format!(
+            "link {} on {}",
+            link.name,
+            bridge.unwrap_or("another link")
+        )),
+        // Without a bridge, a link that is known to lead to the pod is being adopted.
+        None if pod_link.is_some() => None,
+        None => Some(format!(
+            "link {}, whose MAC address its record does not have",
+            link.name
+        )),
+    }
+}
+
 /// Why a pod cannot be adopted, as its record shows.
 fn obstacle(attachment: &Attachment) -> Option<String> {
     if attachment.namespace.is_empty() || attachment.pod.is_empty() {
@@ -164,6 +196,7 @@ pub fn legacy_pods(
                 })
             };
             let link = link_names(attachment).map(|(link, _)| link.to_owned());
+            let pod_link = pod_link_of(snapshot, attachment, &expected, parameters);
             LegacyPod {
                 namespace: attachment.namespace.clone(),
                 name: attachment.pod.clone(),
@@ -173,7 +206,8 @@ pub fn legacy_pods(
                 routed: attachment.addresses.iter().all(has_route),
                 addresses: attachment.addresses.clone(),
                 mac: attachment.mac.clone(),
-                pod_link: pod_link_of(snapshot, attachment, &expected, parameters),
+                other_link: other_link(snapshot, attachment, port.is_some(), pod_link.as_ref()),
+                pod_link,
                 obstacle: obstacle(attachment),
                 // Only the journal knows.
                 not_taken_within: None,

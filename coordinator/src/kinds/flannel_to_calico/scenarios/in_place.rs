@@ -40,6 +40,7 @@ fn leftover_address(node: &str) -> String {
 /// The leftover entry as the agent reports it.
 fn leftover_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
     api.get(&leftover(node)).map(|_| LegacyPod {
+        other_link: None,
         namespace: "default".to_owned(),
         name: format!("gone-{node}"),
         sandbox: format!("Gone-{node}"),
@@ -59,6 +60,7 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
     api.get("/test/in-place")?;
     let number = number_of(node);
     let living = lives(api, node).then(|| LegacyPod {
+        other_link: None,
         namespace: "default".to_owned(),
         name: format!("log-{node}"),
         sandbox: format!("Sandbox-{node}"),
@@ -81,6 +83,7 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
         open: false,
     };
     let facts = HostFacts {
+        plugin: None,
         cni: CniDirectory::read("/etc/cni/net.d", Vec::new()),
         vxlan_devices: Vec::new(),
         bridge: if phase == "Calico" {

@@ -25,6 +25,9 @@ fn host(node: &str) -> Value {
     let conflist =
         br#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#;
     let facts = HostFacts {
+        plugin: Some(flannel_to_calico::plugin::FlannelPlugin::usual(
+            "10-flannel.conflist",
+        )),
         cni: CniDirectory::read(
             "/etc/cni/net.d",
             vec![("10-flannel.conflist".to_owned(), conflist.to_vec())],

@@ -49,6 +49,7 @@ pub(super) fn legacy_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
     let pod = old_pod(api, node)?;
     let address = pod["status"]["podIP"].as_str()?;
     Some(LegacyPod {
+        other_link: None,
         namespace: "replumb-system".to_owned(),
         name: pod["metadata"]["name"].as_str().unwrap().to_owned(),
         sandbox: format!("Traffic-{node}"),

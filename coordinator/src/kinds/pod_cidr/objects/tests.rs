@@ -76,7 +76,7 @@ fn an_allocation_without_attributes_counts() {
 
 #[test]
 fn reservations_are_parsed_and_malformed_entries_are_named() {
-    let of = |ranges: Value| reserved(&object(&json!({ "reservedCIDRs": ranges })));
+    let of = |ranges: Value| crate::facts::calico::reserved(&object(&json!({ "reservedCIDRs": ranges })));
     let (found, odd) = of(json!(["10.200.0.0/24", "10.200.1.7", "fd00::1"]));
     assert_eq!(odd, None);
     let found: Vec<String> = found.iter().map(ToString::to_string).collect();

@@ -84,9 +84,7 @@ fn an_environment_variable_that_contradicts_the_settings_fails(
     #[case] needed: &str,
 ) {
     let checks = judge_manifests(|set| {
-        set.containers[1]
-            .environment
-            .insert(name.to_owned(), value.to_owned());
+        set.containers[1].environment.set(name, value);
     });
     assert_eq!(verdicts(&checks), [("CalicoManifests", Fail)], "{checks:?}");
     assert_eq!(
@@ -225,13 +223,13 @@ fn of_both_families(configuration: Option<&str>, environment: &[(&str, &str)]) -
     let mut set = fixture::calico();
     for container in &mut set.containers {
         if container.init {
-            let text = configuration.map(|text| ("CNI_NETWORK_CONFIG".to_owned(), text.to_owned()));
-            container.environment.extend(text);
+            if let Some(text) = configuration {
+                container.environment.set("CNI_NETWORK_CONFIG", text);
+            }
         } else {
-            let variables = environment.iter();
-            container
-                .environment
-                .extend(variables.map(|&(name, value)| (name.to_owned(), value.to_owned())));
+            for (name, value) in environment {
+                container.environment.set(name, value);
+            }
         }
     }
     manifests(&settings, &fixture::cluster(), Some(&set))

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use calico::{calico_node, variable};
 use engine::check::{Check, Finding, Report, Verdict};
 use engine::cluster::{DaemonSet, Node};
+use engine::environment::Variable::{self, Known, Unknown, Unset};
 use engine::words::number;
 use ipnet::IpNet;
 
@@ -17,7 +18,7 @@ use crate::objects::family::{self, Family};
 use crate::settings::Settings;
 
 /// How calico-node will detect the address of its node.
-enum Detection<'facts> {
+enum Detection {
     /// By `first-found`: the agent predicts the result.
     FirstFound,
     /// By the `InternalIP` of the Node.
@@ -25,24 +26,24 @@ enum Detection<'facts> {
     /// Not at all: the annotation that the migration writes remains.
     Kept,
     /// By another method.
-    Other(&'facts str),
+    Other(String),
 }
 
-fn detection<'facts>(
-    facts: &'facts ClusterFacts,
-    calico: Option<&'facts DaemonSet>,
-    family: &Family,
-) -> Detection<'facts> {
-    let read = |name| {
-        let set = calico?;
-        variable(&facts.config_maps, set, calico_node(set)?, name)
+fn detection(facts: &ClusterFacts, calico: Option<&DaemonSet>, family: &Family) -> Detection {
+    let read = |name| match calico.and_then(|set| Some((set, calico_node(set)?))) {
+        Some((set, container)) => variable(&facts.config_maps, set, container, name),
+        None => Variable::Unset,
     };
     match (read(family.address_variable), read(family.detection_variable)) {
-        (Some("autodetect"), None | Some("" | "first-found")) => Detection::FirstFound,
-        (Some("autodetect"), Some("kubernetes-internal-ip")) => Detection::InternalAddress,
-        (Some("autodetect"), Some(method)) => Detection::Other(method),
-        (None | Some("" | "none"), _) if calico.is_some() => Detection::Kept,
-        (None | Some(_), _) => Detection::FirstFound,
+        (Known("autodetect"), Unset | Known("" | "first-found")) => Detection::FirstFound,
+        (Known("autodetect"), Known("kubernetes-internal-ip")) => Detection::InternalAddress,
+        (Known("autodetect"), Known(method)) => Detection::Other(method.to_owned()),
+        // For example the address of the host, from a field of the pod.
+        (Known("autodetect"), Unknown(place)) | (Unknown(place), _) => {
+            Detection::Other(format!("a value that is not known, from {place}"))
+        }
+        (Unset | Known("" | "none"), _) if calico.is_some() => Detection::Kept,
+        (Unset | Known(_), _) => Detection::FirstFound,
     }
 }
 
@@ -97,7 +98,7 @@ fn public_address_of(
     let overwrite = annotation_key(prefix, &overwrite).unwrap_or_default();
     let device = &expected.tunnel.flannel_name;
     let method = detection(facts, calico, family);
-    if let Detection::Other(method) = method {
+    if let Detection::Other(method) = &method {
         warn_of_method(method, family, calico, report);
     }
     for (node, host) in hosts {
@@ -170,7 +171,7 @@ fn public_address_of(
 /// The address that Calico will announce for a node in the family of this network, and its source; `None` if no address is
 /// detected, or the result cannot be predicted.
 fn announced(
-    method: &Detection<'_>,
+    method: &Detection,
     node: &Node,
     host: &HostFacts,
     network: &IpNet,

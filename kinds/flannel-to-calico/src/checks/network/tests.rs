@@ -193,9 +193,7 @@ fn the_detection_method_decides_the_verdict(#[case] environment: &[(&str, &str)]
     let facts = with_host(|host| host.detected_address = Some("10.0.0.9".parse().unwrap()));
     let mut calico = fixture::calico();
     for (key, value) in environment {
-        calico.containers[1]
-            .environment
-            .insert((*key).to_owned(), (*value).to_owned());
+        calico.containers[1].environment.set(key, value);
     }
     let checks = public_address(&fixture::settings(), &facts, Some(&calico));
     assert_eq!(verdicts(&checks), [("PublicAddress", expected)], "{checks:?}");
@@ -206,10 +204,9 @@ fn a_different_internal_address_fails() {
     let mut facts = fixture::cluster();
     facts.nodes.get_mut("b").unwrap().internal_addresses = vec!["10.0.0.9".parse().unwrap()];
     let mut calico = fixture::calico();
-    calico.containers[1].environment.insert(
-        "IP_AUTODETECTION_METHOD".to_owned(),
-        "kubernetes-internal-ip".to_owned(),
-    );
+    calico.containers[1]
+        .environment
+        .set("IP_AUTODETECTION_METHOD", "kubernetes-internal-ip");
     let checks = public_address(&fixture::settings(), &facts, Some(&calico));
     assert_eq!(verdicts(&checks), [("PublicAddress", Fail)]);
     assert_eq!(checks[0].object, "Node b: address of type InternalIP");
@@ -223,7 +220,7 @@ fn judge_dual_stack(change: impl FnOnce(&mut Node, &mut HostFacts)) -> Vec<Check
     );
     let mut calico = fixture::calico();
     let environment = &mut calico.containers[1].environment;
-    environment.insert("IP6".to_owned(), "autodetect".to_owned());
+    environment.set("IP6", "autodetect");
     check(&settings, &facts, Some(&fixture::flannel()), Some(&calico))
 }
 
