@@ -1,33 +1,26 @@
 //! Pods and the budgets that protect them.
 
+mod details;
 mod request;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use calico::{NODE_CONTAINER, PIN_ANNOTATIONS};
-use engine::cluster::{self, Needed, NotUnderstood};
-use engine::command_line::runs;
+use engine::cluster::{Needed, NotUnderstood};
 use engine::drain;
 use engine::labels::Labels;
-use engine::owner::KUBE_SYSTEM;
 use engine::ports::ContainerPort;
 use engine::words::number;
 use jiff::SignedDuration;
-use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta};
 
+pub use self::details::{PodDetails, details};
 use self::request::Request;
-use super::{daemon_sets, quantity};
+use super::quantity;
 use crate::lenient::Lenient;
-
-/// Programs whose command lines are read.
-const PROGRAMS: [&str; 2] = ["kube-apiserver", "kube-controller-manager"];
-
-/// Most bytes kept of an annotation.
-const LONGEST: usize = 4096;
 
 /// Most bytes kept of a pod's labels: an object may have labels up to its size limit.
 const LABEL_BYTES: usize = 16 * 1024;
@@ -190,80 +183,6 @@ fn ports(spec: &PodSpec, not_understood: &mut Vec<NotUnderstood>) -> Arc<[Contai
 pub fn node(pod: &Pod) -> &str {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     node.unwrap_or_default()
-}
-
-/// Details of a few pods, empty for most.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodDetails {
-    /// Containers of a pod of kube-system that run an API server or a controller manager.
-    pub programs: Vec<cluster::Container>,
-    /// The host's address of such a pod.
-    pub host_address: Option<IpAddr>,
-    /// Annotations that pin the pod's address or pool, with their values.
-    pub pins: Vec<(String, String)>,
-    /// `ConfigMap`s mounted by a pod of kube-system: that of a name server has its Corefile.
-    pub config_maps: Vec<String>,
-    /// The image of the calico-node container.
-    pub calico_image: Option<String>,
-}
-
-/// Details of the pod; `None` for most pods.
-pub fn details(pod: &Pod) -> Option<PodDetails> {
-    let annotations = pod.metadata.annotations.iter().flatten();
-    let mut more = PodDetails {
-        pins: annotations
-            .filter(|(key, _)| PIN_ANNOTATIONS.contains(&key.as_str()))
-            .map(|(key, value)| (key.clone(), kept(value)))
-            .collect(),
-        ..PodDetails::default()
-    };
-    if let Some(spec) = &pod.spec {
-        // In another namespace, its owner may run a program of any name with any arguments.
-        if pod.metadata.namespace.as_deref() == Some(KUBE_SYSTEM) {
-            more.programs = spec
-                .containers
-                .iter()
-                .filter(|container| names_a_program(container))
-                .map(|found| daemon_sets::container(found, false))
-                .filter(|container| PROGRAMS.iter().any(|program| runs(container, program)))
-                .collect();
-            let volumes = spec.volumes.iter().flatten();
-            more.config_maps = volumes
-                .filter_map(|volume| Some(volume.config_map.as_ref()?.name.clone()))
-                .collect();
-        }
-        let mut containers = spec.containers.iter();
-        more.calico_image = containers
-            .find(|container| container.name == NODE_CONTAINER)
-            .and_then(|container| container.image.as_deref())
-            .map(kept);
-    }
-    if !more.programs.is_empty() {
-        let host = pod.status.as_ref().and_then(|status| status.host_ip.as_deref());
-        more.host_address = host.and_then(|text| text.parse().ok());
-    }
-    (more != PodDetails::default()).then_some(more)
-}
-
-/// Whether the container names a program of interest: a quick filter before parsing.
-fn names_a_program(container: &Container) -> bool {
-    let words = container
-        .command
-        .iter()
-        .flatten()
-        .chain(container.args.iter().flatten());
-    PROGRAMS
-        .iter()
-        .any(|program| words.clone().any(|word| word.contains(program)))
-}
-
-/// The part of a value that is kept: an annotation or an image name may be as long as a whole object.
-fn kept(value: &str) -> String {
-    let mut end = value.len().min(LONGEST);
-    while !value.is_char_boundary(end) {
-        end -= 1;
-    }
-    value[..end].to_owned()
 }
 
 /// A pod of the coordinator's own, reduced to the fields that are read.

@@ -10,6 +10,7 @@ mod calico_nodes;
 mod calico_objects;
 mod datastore;
 mod gate;
+mod kube_proxy;
 mod malformed;
 mod objects;
 mod observe;
@@ -105,6 +106,7 @@ impl Kind for PodCidr {
             on_blocked: limits::on_blocked(migration),
             delete_bare_pods: self.delete_bare_pods,
             mode: self.mode,
+            local_ranges_checked: self.local_ranges_checked,
             is_unwatched: migration.spec.gates.traffic == TrafficGate::Ignore,
         };
         let found = checks::check(&settings, facts, policy);

@@ -58,6 +58,10 @@ pub struct PodCidr {
     /// are not created again. Defaults to false.
     #[serde(default)]
     pub delete_bare_pods: bool,
+    /// `localRangesChecked` confirms that whatever routes Services on the nodes takes both ranges for ranges of pods, or recognizes
+    /// pods in another way. Needed if no kube-proxy is found in the API, and without effect otherwise. Defaults to false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub local_ranges_checked: bool,
     /// `etcd` is the connection to etcd v3 if Calico stores its data there. Defaults to the connection that calico-node uses.
     /// Must be unset if Calico stores its data in the Kubernetes API.
     #[serde(default, skip_serializing_if = "Option::is_none")]

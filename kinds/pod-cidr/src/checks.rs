@@ -37,6 +37,8 @@ pub struct CheckPolicy {
     pub delete_bare_pods: bool,
     /// The order in which pods move.
     pub mode: Mode,
+    /// Whether the user has checked which ranges the nodes take for ranges of pods.
+    pub local_ranges_checked: bool,
     /// Whether traffic is not watched (`gates.traffic: Ignore`).
     pub is_unwatched: bool,
 }
@@ -166,7 +168,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
         hosts::check(facts),
         pools::check(settings, facts),
         calico::check(settings, facts),
-        configuration::check(settings, facts),
+        configuration::check(settings, facts, policy),
         pods::check(settings, facts, &leaving, policy),
         workloads::check(facts, &leaving, &raised),
         name_servers::check(facts),

@@ -56,6 +56,8 @@ pub struct ClusterFacts {
     pub services: Vec<(String, IpNet)>,
     /// Objects that contain a range in their configuration.
     pub mentions: Vec<RangeUse>,
+    /// Whether a kube-proxy was found whose way to recognize pods is in the API.
+    pub kube_proxy_is_known: bool,
     /// Every `DaemonSet`, by (namespace, name).
     pub daemon_sets: BTreeMap<(String, String), DaemonSet>,
     /// Data of the `ConfigMap`s to which `DaemonSet`s of a network refer.

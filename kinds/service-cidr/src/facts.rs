@@ -21,6 +21,8 @@ use engine::residents::Needed;
 pub struct ClusterFacts {
     /// The newest served version of `networking.k8s.io` with `ServiceCIDR`s; `None` if there is none.
     pub api_version: Option<String>,
+    /// Major and minor version of the API server that answered; `None` if it is not known.
+    pub server_version: Option<(u32, u32)>,
     /// Every `ServiceCIDR`.
     pub ranges: Vec<ServiceCidr>,
     /// The outline of every Service ([`super::outline`]).

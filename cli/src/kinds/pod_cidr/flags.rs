@@ -77,6 +77,10 @@ pub struct PodFlags {
     #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     delete_bare_pods: Option<bool>,
+    /// Confirm that the nodes take both ranges for ranges of pods, where no kube-proxy is found in the API.
+    #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true")]
+    local_ranges_checked: Option<bool>,
 }
 
 impl PodFlags {
@@ -85,7 +89,9 @@ impl PodFlags {
         let Self {
             pods_at_once,
             delete_bare_pods,
+            local_ranges_checked,
         } = self;
+        kind.local_ranges_checked = local_ranges_checked.unwrap_or(kind.local_ranges_checked);
         kind.pods_at_once = pods_at_once.or(kind.pods_at_once);
         kind.delete_bare_pods = delete_bare_pods.unwrap_or(kind.delete_bare_pods);
     }
@@ -119,10 +125,12 @@ impl KindFlags for Flags {
             block_size,
             mode,
             soak,
-            pods: PodFlags {
-                pods_at_once,
-                delete_bare_pods,
-            },
+            pods:
+                PodFlags {
+                    pods_at_once,
+                    delete_bare_pods,
+                    local_ranges_checked,
+                },
             etcd: EtcdFlags {
                 calico_etcd,
                 calico_etcd_secret,
@@ -136,6 +144,7 @@ impl KindFlags for Flags {
             ("--pod-cidr-soak", soak.is_some()),
             ("--pods-at-once", pods_at_once.is_some()),
             ("--delete-bare-pods", delete_bare_pods.is_some()),
+            ("--local-ranges-checked", local_ranges_checked.is_some()),
             ("--calico-etcd", !calico_etcd.is_empty()),
             ("--calico-etcd-secret", calico_etcd_secret.is_some()),
         ]
@@ -187,6 +196,7 @@ pub fn between(from: IpNet, to: IpNet) -> PodCidr {
         soak_seconds: None,
         pods_at_once: None,
         delete_bare_pods: false,
+        local_ranges_checked: false,
         etcd: None,
     }
 }

@@ -3,6 +3,9 @@ use std::collections::BTreeMap;
 use rstest::rstest;
 use serde_json::json;
 
+use calico::NODE_CONTAINER;
+
+use super::details::LONGEST;
 use super::*;
 
 fn from(value: serde_json::Value) -> Pod {

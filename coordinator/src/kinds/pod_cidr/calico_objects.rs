@@ -6,12 +6,12 @@ use engine::cluster::DaemonSet;
 use engine::owner::KUBE_SYSTEM;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::ResourceExt;
 use kube::core::DynamicObject;
 use pod_cidr::hardcoded_range::RangeUse;
 use pod_cidr::ipam::{Block, Ipam};
 use pod_cidr::unclear::Unclear;
 
+use super::kube_proxy::{self, KubeProxies};
 use super::malformed::{self, Claims};
 use super::{objects, places};
 use crate::cache::Cache;
@@ -67,22 +67,18 @@ pub async fn mentions(
         .into_iter()
         .flatten()
         .collect();
-    let named = ["kubeadm-config", "kube-proxy"].map(|name| (KUBE_SYSTEM.to_owned(), name.to_owned()));
+    let kubeadm = (KUBE_SYSTEM.to_owned(), "kubeadm-config".to_owned());
     let of_policy = |object: NetworkPolicy| places::network_policy(&object, &system, kind);
     let (maps, of_policies) = tokio::try_join!(
-        read::config_maps(context, named.into()),
+        read::config_maps(context, [kubeadm].into()),
         read::each(context, "NetworkPolicies", of_policy),
     )?;
     let mut mentions: Vec<RangeUse> = daemon_set
         .into_iter()
         .flat_map(|set| places::calico(set, &config_maps, &system))
         .collect();
-    for map in &maps {
-        mentions.extend(match map.name_any().as_str() {
-            "kubeadm-config" => places::kubeadm(map),
-            _ => places::kube_proxy(map),
-        });
-    }
+    mentions.extend(maps.iter().filter_map(places::kubeadm));
+    mentions.extend(kube_proxies(context, cache).await?.uses);
     mentions.extend(of_policies);
     for policies in POLICIES {
         let of_policy = |object: DynamicObject| places::calico_policy(policies.0, &object, &system, kind);
@@ -91,6 +87,18 @@ pub async fn mentions(
     let managers = objects::controller_managers(&cache.pods.index());
     mentions.extend(managers.iter().filter_map(places::controller_manager));
     Ok(mentions)
+}
+
+/// What kube-proxy is told of the ranges of pods.
+pub async fn kube_proxies(context: &Context, cache: &Cache) -> Result<KubeProxies, ReadError> {
+    let sets: Vec<DaemonSet> = cache
+        .daemon_sets
+        .state()
+        .iter()
+        .map(|found| facts::daemon_sets::daemon_set(found))
+        .collect();
+    let maps = read::config_maps(context, kube_proxy::config_maps(&sets)).await?;
+    Ok(kube_proxy::observe(&maps, &sets, &cache.pods.index()))
 }
 
 /// Calico's `DaemonSet`s, and the data of the `ConfigMap`s that they refer to.

@@ -21,7 +21,7 @@ use pod_cidr::ipam::Block;
 use pod_cidr::tunnel_address;
 use pod_cidr::unclear::Unclear;
 
-use super::calico_objects::{blocks, calicos_daemon_sets, mentions};
+use super::calico_objects::{blocks, calicos_daemon_sets, kube_proxies, mentions};
 use super::malformed::{self, Claims, Pools};
 use super::read_cache::{ReadCache, SharedIpam};
 use super::report::unreachable;
@@ -111,6 +111,7 @@ pub async fn cluster(
         ipam: objects::ipam(in_calico.ipam.as_ref()),
         services,
         mentions: in_calico.mentions,
+        kube_proxy_is_known: kube_proxies(context, cache).await?.is_known,
         calico_nodes: in_calico.nodes,
         datastore,
         daemon_sets: daemon_sets

@@ -59,24 +59,6 @@ pub fn kubeadm(map: &ConfigMap) -> Option<RangeUse> {
     })
 }
 
-/// kube-proxy recognizes pods by this range, unless another mode is set.
-pub fn kube_proxy(map: &ConfigMap) -> Option<RangeUse> {
-    let text = map.data.as_ref()?.get("config.conf")?;
-    let mode = value_of(text, "detectLocalMode").unwrap_or("ClusterCIDR");
-    let ranges = value_of(text, "clusterCIDR").map(ranges_in).unwrap_or_default();
-    (mode == "ClusterCIDR" && !ranges.is_empty()).then(|| RangeUse {
-        object: "ConfigMap kube-system/kube-proxy: clusterCIDR".to_owned(),
-        owner: Owner::Cluster,
-        ranges,
-        more: 0,
-        needs: Needs::BothThenNew,
-        fix: "run `kubectl edit configmap kube-proxy -n kube-system`: set clusterCIDR to one range around both while both have \
-              pods, or detectLocalMode to InterfaceNamePrefix with detectLocal.interfaceNamePrefix cali; then `kubectl rollout \
-              restart daemonset/kube-proxy -n kube-system`. Needed: {ranges}"
-            .to_owned(),
-    })
-}
-
 /// A `NetworkPolicy` of Kubernetes.
 pub fn network_policy(policy: &NetworkPolicy, system: &[&str], kind: &PodCidr) -> Option<RangeUse> {
     // The whole spec may contain a range: `ipBlock` in either direction.
@@ -134,7 +116,6 @@ pub fn controller_manager(manager: &ControllerManager) -> Option<RangeUse> {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
     use serde_json::json;
 
     use super::*;
@@ -150,15 +131,6 @@ mod tests {
     fn said(mention: Option<RangeUse>) -> Vec<String> {
         let ranges = mention.map(|mention| mention.ranges).unwrap_or_default();
         ranges.iter().map(ToString::to_string).collect()
-    }
-
-    #[rstest]
-    #[case::by_default("clusterCIDR: 10.244.0.0/16\n", &["10.244.0.0/16"])]
-    #[case::explicit("clusterCIDR: 10.244.0.0/16\ndetectLocalMode: ClusterCIDR\n", &["10.244.0.0/16"])]
-    #[case::other_mode("clusterCIDR: 10.244.0.0/16\ndetectLocalMode: InterfaceNamePrefix\n", &[])]
-    #[case::empty("clusterCIDR: \"\"\n", &[])]
-    fn kube_proxy_contains_a_range_only_in_mode_cluster_cidr(#[case] text: &str, #[case] expected: &[&str]) {
-        assert_eq!(said(kube_proxy(&map("config.conf", text))), expected);
     }
 
     #[test]

@@ -96,6 +96,22 @@ async fn get(api: Api<DynamicObject>, what: &str, name: &str) -> Result<Option<V
     Ok(found.as_ref().map(stored))
 }
 
+/// Major and minor version of the API server that answers; `None` if it does not say a version. Some providers append letters to
+/// the minor version.
+///
+/// # Errors
+///
+/// The API server refuses the read, does not answer, or sends an answer that cannot be read.
+pub async fn server_version(client: &Client) -> Result<Option<(u32, u32)>, ReadError> {
+    let info = match client.apiserver_version().await {
+        Ok(info) => info,
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+        Err(source) => return Err(ReadError::of("reading", "the version of the API server", source)),
+    };
+    let minor: String = info.minor.chars().take_while(char::is_ascii_digit).collect();
+    Ok(info.major.parse().ok().zip(minor.parse().ok()))
+}
+
 /// The newest version of the API that has `ServiceCIDR`s; `None` when none is served.
 pub async fn api_version(client: &Client) -> Result<Option<String>, ReadError> {
     for version in VERSIONS {

@@ -19,7 +19,7 @@ use service_cidr::ranges::{DEFAULT, ServiceCidr, afterwards};
 
 use super::ReadCache;
 use super::dry_run::Tried;
-use super::objects::{all_ranges, all_services, api_version};
+use super::objects::{all_ranges, all_services, api_version, server_version};
 use super::quotas;
 use crate::cache::Cache;
 use crate::context::Context;
@@ -89,6 +89,7 @@ pub async fn cluster(
     let said: Vec<IpNet> = of_ranges.chain(to).copied().collect();
     Ok(ClusterFacts {
         api_version,
+        server_version: server_version(&context.client).await?,
         pod_ranges: pod_ranges(context, &nodes).await?,
         ranges,
         api_servers: memory

@@ -3,21 +3,40 @@
 
 use ipnet::IpNet;
 
-use super::CheckName;
+use super::{CheckName, CheckPolicy};
 use crate::facts::{ClusterFacts, ControllerManager};
 use crate::hardcoded_range::{self, Change};
 use crate::settings::Settings;
 use engine::check::{Check, Finding, Report, names};
 use engine::ranges::overlap;
 
-pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
-    [mentioned(settings, facts), controller_manager(settings, facts)].concat()
+pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
+    [
+        mentioned(settings, facts, policy),
+        controller_manager(settings, facts),
+    ]
+    .concat()
 }
 
 /// The migration waits for each object of the cluster, with this message, and for no object of a tenant. All are warnings, so
 /// that no tenant can prevent the start of a migration.
-fn mentioned(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
+fn mentioned(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::Configuration);
+    if !facts.kube_proxy_is_known && !policy.local_ranges_checked {
+        report.unknown(
+            "",
+            "kube-proxy",
+            Finding::new(
+                "",
+                "no pod or DaemonSet of kube-system runs it with flags or with a ConfigMap, so the ranges that it takes for pods are \
+                 unknown",
+                "both ranges, or another way to recognize pods, while pods of both ranges exist",
+                "look at the program that routes Services on a node (kube-proxy on the host, k3s, eBPF): if it has \
+                 --cluster-cidr or clusterCIDR, set one range around both; then confirm by spec.podCidr.localRangesChecked \
+                 (--local-ranges-checked). Otherwise packets of moved pods to other nodes get the address of their node",
+            ),
+        );
+    }
     let (from, to) = (settings.from.value, settings.to.value);
     let before = hardcoded_range::before(&facts.mentions, &from, &to).into_iter();
     let (of_tenants, of_the_cluster): (Vec<Change>, Vec<Change>) =

@@ -370,6 +370,7 @@ pub(crate) fn cluster() -> ClusterFacts {
             "ServiceCIDR kubernetes".to_owned(),
             "10.96.0.0/16".parse().unwrap(),
         )],
+        kube_proxy_is_known: true,
         mentions: vec![
             mention(
                 "ConfigMap kube-system/kube-proxy: clusterCIDR",

@@ -241,20 +241,40 @@ fn helm_release(pool: &Pool) -> Option<String> {
 fn ranges(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Ranges);
     let to = settings.to.value;
+    if let Some((range, what)) = reserved(&to) {
+        report.fail(
+            "",
+            "spec.podCidr.to",
+            Finding::new(
+                "",
+                format!("overlaps {range}, which is reserved for {what}"),
+                format!("no overlap with {to}"),
+                "choose another range: hosts do not route this one",
+            ),
+        );
+    }
+    let from = settings.from.value;
+    for pool in facts.pools.values() {
+        let is_old = pool.name == settings.old_pool.value;
+        if !is_old && overlap(&pool.range, &from) {
+            let found = format!("{}, which overlaps {from}", pool.range);
+            let needed = format!(
+                "no pool that shares addresses with IPPool {}",
+                settings.old_pool.value
+            );
+            let fix = "an address of both pools belongs to no pool for certain, so the end of the move could not be told: let the pods \
+                       with addresses of this pool end or move (disable it and restart their workloads), delete it, and plan again";
+            report.fail(
+                "IPPool",
+                &pool.name,
+                Finding::new("spec.cidr", found, needed, fix),
+            );
+        }
+    }
     let mut taken = |kind: &'static str, name: &str, part: &str, found: String, fix: &str| {
         let needed = format!("no overlap with {to}");
         report.fail(kind, name, Finding::new(part, found, needed, fix));
     };
-    if let Some((range, what)) = reserved(&to) {
-        let fix = "choose another range: hosts do not route this one";
-        taken(
-            "",
-            "spec.podCidr.to",
-            "",
-            format!("overlaps {range}, which is reserved for {what}"),
-            fix,
-        );
-    }
     for pool in facts.pools.values() {
         let is_ours = pool.name == settings.new_pool.value || pool.name == settings.old_pool.value;
         if !is_ours && overlap(&pool.range, &to) {

@@ -12,6 +12,44 @@ use engine::check::{Check, Finding, Report};
 use engine::ranges::overlap;
 use engine::ranges::reserved;
 
+/// The most host bits of a range before [`ANY_SIZE`].
+const HOST_BITS: u8 = 20;
+/// From this version, an API server takes larger ranges: `MultiCIDRServiceAllocator` and `DisableAllocatorDualWrite` are on.
+const ANY_SIZE: (u32, u32) = (1, 34);
+/// The object in which kubeadm keeps the range.
+const KUBEADM: &str = "kubeadm-config";
+
+/// What is needed instead of a range with more host bits than the API server or kubeadm accepts, and the fix.
+fn too_large(range: &IpNet, facts: &ClusterFacts) -> Option<(String, &'static str)> {
+    let length = range.max_prefix_len() - HOST_BITS;
+    if range.prefix_len() >= length {
+        return None;
+    }
+    let most = format!("at most {HOST_BITS} host bits (/{length})");
+    let is_old = facts.server_version.is_none_or(|version| version < ANY_SIZE);
+    if is_old {
+        let version = facts.server_version.map_or_else(
+            || "whose version is not known".to_owned(),
+            |(major, minor)| format!("of {major}.{minor}"),
+        );
+        let (major, minor) = ANY_SIZE;
+        return Some((
+            format!("{most} for an API server {version}, or Kubernetes {major}.{minor}"),
+            "choose a smaller range: kube-apiserver does not start with this one",
+        ));
+    }
+    let of_kubeadm = facts
+        .mentions
+        .iter()
+        .any(|mention| mention.object.contains(KUBEADM));
+    of_kubeadm.then(|| {
+        (
+            format!("{most}, which kubeadm accepts"),
+            "choose a smaller range: `kubeadm upgrade` refuses networking.serviceSubnet with this one",
+        )
+    })
+}
+
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Ranges);
     let changed = settings.changed();
@@ -26,6 +64,10 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 "a range for private use",
                 "choose a range of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or fc00::/7",
             );
+        }
+        if let Some((needed, fix)) = too_large(range, facts) {
+            let bits = range.max_prefix_len() - range.prefix_len();
+            refuse(format!("{range}, with {bits} host bits"), &needed, fix);
         }
         for (object, other) in &facts.pod_ranges {
             if overlap(range, other) {

@@ -368,3 +368,40 @@ fn a_quota_of_a_namespace_without_moving_services_passes() {
     });
     assert_eq!(worst(&checks), Verdict::Pass, "{checks:#?}");
 }
+
+/// hcloud-k8s#383: kube-apiserver does not start with more than 20 host bits before 1.34, and kubeadm refuses them in any version.
+#[rstest]
+#[case::old("10.32.0.0/11", Some((1, 33)), false, "at most 20 host bits (/12) for an API server of 1.33")]
+#[case::unknown("10.32.0.0/11", None, false, "whose version is not known")]
+#[case::kubeadm("10.32.0.0/11", Some((1, 36)), true, "which kubeadm accepts")]
+#[case::new("10.32.0.0/11", Some((1, 34)), false, "")]
+#[case::small("10.32.0.0/12", Some((1, 30)), true, "")]
+fn a_range_that_the_api_server_refuses_fails(
+    #[case] to: &str,
+    #[case] version: Option<(u32, u32)>,
+    #[case] kubeadm: bool,
+    #[case] needed: &str,
+) {
+    let mut facts = cluster();
+    facts.server_version = version;
+    // The cluster of the tests has pods in this range.
+    facts.pod_ranges.clear();
+    facts.mentions.clear();
+    if kubeadm {
+        facts.mentions.push(Mention {
+            object: "ConfigMap kube-system/kubeadm-config: networking.serviceSubnet".to_owned(),
+            owner: Owner::Cluster,
+            addresses: Vec::new(),
+            more: 0,
+            fix: String::new(),
+        });
+    }
+    let checks = check(&settings_to(to, &facts), &facts, &policy());
+    let of_ranges: Vec<&Check> = checks.iter().filter(|check| check.name == "Ranges").collect();
+    assert_eq!(
+        of_ranges.iter().all(|check| check.verdict == Verdict::Pass),
+        needed.is_empty(),
+        "{of_ranges:?}"
+    );
+    assert!(of_ranges[0].needed.contains(needed), "{of_ranges:?}");
+}

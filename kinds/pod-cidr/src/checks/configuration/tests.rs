@@ -168,3 +168,21 @@ fn without_a_controller_manager_pod_podcidrs_decide() {
         );
     }
 }
+
+/// kops#12607: a kube-proxy that nothing shows was taken for one that needs no range.
+#[test]
+fn a_kube_proxy_that_is_not_found_is_unknown_until_the_user_has_checked() {
+    let judge = |checked| {
+        let mut facts = fixture::cluster();
+        facts.kube_proxy_is_known = false;
+        let policy = CheckPolicy {
+            local_ranges_checked: checked,
+            ..CheckPolicy::default()
+        };
+        let checks = check(&fixture::settings(&facts), &facts, policy);
+        let of_proxy = checks.into_iter().find(|check| check.object == "kube-proxy");
+        of_proxy.map(|check| (check.verdict, check.fix.contains("localRangesChecked")))
+    };
+    assert_eq!(judge(false), Some((Verdict::Unknown, true)));
+    assert_eq!(judge(true), None);
+}

@@ -271,6 +271,22 @@ fn a_new_range_in_use_fails(
     assert_eq!(check.needed, "no overlap with 10.200.0.0/16");
 }
 
+/// kops#1738: both pools were accepted, and the end of the move could not be told.
+#[rstest]
+#[case::within("10.244.128.0/17")]
+#[case::around("10.240.0.0/12")]
+fn a_pool_that_overlaps_the_old_one_fails(#[case] range: &str) {
+    let check = only(
+        &judge(|facts| add(facts, pool("other", range))),
+        CheckName::Ranges,
+    );
+    assert_eq!(
+        (check.verdict, check.object.as_str()),
+        (Fail, "IPPool other: spec.cidr")
+    );
+    assert_eq!(check.found, format!("{range}, which overlaps 10.244.0.0/16"));
+}
+
 /// Once the pool exists, Calico's BIRD announces blocks of it.
 #[test]
 fn announced_routes_pass_if_the_new_pool_exists() {
