@@ -8,6 +8,7 @@ pub mod family;
 mod handle;
 pub mod kernel;
 mod names;
+pub mod selector;
 
 use engine::cluster::{Container, DaemonSet};
 use engine::command_line::runs;

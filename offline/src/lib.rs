@@ -1,6 +1,6 @@
 //! A snapshot of a cluster, judged without the cluster: the coordinator's own passes over an API server in memory.
 //!
-//! [`snapshot`] reads the document and completes it to objects and reports of hosts; [`agents`] reports for the hosts as their agents
+//! [`snapshot`] reads the document and completes it to objects and reports of hosts; `agents` reports for the hosts as their agents
 //! would; [`cluster`] answers the requests of a command and of the coordinator; [`judge`] returns checks and plan; [`field_case`]
 //! compares them with what is right.
 

@@ -7,10 +7,12 @@
 mod calico;
 mod configuration;
 pub(super) mod datastore;
+mod encapsulation;
 mod hosts;
 mod name_servers;
 mod objects;
 mod options;
+mod other_pools;
 mod pods;
 mod pools;
 mod room;
@@ -66,6 +68,8 @@ pub enum CheckName {
     DisruptionBudgets,
     /// No pod that has to move has data in an emptyDir.
     EmptyDir,
+    /// Nodes reach pods of the pool in a way that was tried.
+    Encapsulation,
     /// The new pool has enough addresses.
     InsufficientAddresses,
     /// Calico's IPAM assigns addresses on every node.
@@ -80,6 +84,8 @@ pub enum CheckName {
     NewPool,
     /// The old pool exists, and is open.
     OldPool,
+    /// No other pool gives addresses to pods that leave the old one.
+    OtherPools,
     /// The coordinator has all needed permissions.
     Permissions,
     /// No object requests the old pool or an address of it.

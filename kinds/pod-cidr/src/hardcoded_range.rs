@@ -191,16 +191,6 @@ pub fn relevant(said: impl IntoIterator<Item = IpNet>, from: &IpNet, to: &IpNet)
     (kept.into_iter().collect(), more)
 }
 
-/// The value of a key in a YAML text that occurs once, on its own line: `clusterCIDR: "10.244.0.0/16"`.
-pub fn value_of<'text>(text: &'text str, key: &str) -> Option<&'text str> {
-    text.lines().find_map(|line| {
-        let (found, value) = line.trim().split_once(':')?;
-        (found.trim_matches(['"', '\'']) == key)
-            .then(|| value.trim().trim_matches(['"', '\'', ',']))
-            .filter(|value| !value.is_empty())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -348,15 +338,5 @@ mod tests {
     fn ranges_are_found_in_a_text(#[case] text: &str, #[case] expected: &[&str]) {
         let expected: Vec<IpNet> = expected.iter().map(|text| range(text)).collect();
         assert_eq!(ranges_in(text), expected);
-    }
-
-    #[rstest]
-    #[case("clusterCIDR: \"10.244.0.0/16\"", Some("10.244.0.0/16"))]
-    #[case("a: b\n  clusterCIDR: 10.244.0.0/16\n", Some("10.244.0.0/16"))]
-    #[case("{\n  \"clusterCIDR\": \"10.244.0.0/16\",\n}", Some("10.244.0.0/16"))]
-    #[case("clusterCIDR: \"\"", None)]
-    #[case("clusterCIDRs: x", None)]
-    fn the_value_of_a_key_is_found_in_a_text(#[case] text: &str, #[case] expected: Option<&str>) {
-        assert_eq!(value_of(text, "clusterCIDR"), expected);
     }
 }

@@ -12,8 +12,8 @@ pub const FROM: &str = "spec.nonMasqueradeCIDR";
 pub const TO: &str = "spec.kubeControllerManager.clusterCIDR";
 /// The field with the range of Services.
 const SERVICES: &str = "spec.serviceClusterIPRange";
-/// The field with the range of the nodes' network.
-const NODES: &str = "spec.networkCIDR";
+/// The field with further networks of the nodes.
+const NETWORKS: &str = "additionalNetworkCIDRs";
 
 /// The ranges of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,9 +24,9 @@ pub struct Cluster {
     pub from: IpNet,
     /// The range of the new pool.
     pub to: IpNet,
-    /// Other ranges: of Services and of the nodes' network, each with the name of its field. A temporary pod range must not
-    /// overlap them either.
-    pub others: Vec<(&'static str, IpNet)>,
+    /// Every other range that the document says, each with the name of its field. A temporary pod range must not overlap them
+    /// either.
+    pub others: Vec<(String, IpNet)>,
 }
 
 /// Reads the document. The error lists every invalid field with the value found and the value needed.
@@ -86,6 +86,19 @@ pub fn read(text: &str) -> Result<Cluster, Vec<String>> {
             "{TO}: found {to}, of another family than {FROM} ({from}), needed a range of the same family"
         )),
     }
+    let mut others = Vec::new();
+    every_range(&document["spec"], "spec", &mut others);
+    others.retain(|(field, _)| ![FROM, TO].contains(&field.as_str()));
+    // The other networks of the nodes, which kops does not compare with the range of pods.
+    let mut networks = others.iter().filter(|(field, _)| field.contains(NETWORKS));
+    if let Some((field, network)) =
+        networks.find(|(_, network)| errors.is_empty() && ranges::overlap(network, &to))
+    {
+        errors.push(format!(
+            "{TO}: found {to}, which overlaps {field} ({network}): a pod could get the address of a node; needed a range that does not \
+             overlap it"
+        ));
+    }
     let in_the_way = services.filter(|services| errors.is_empty() && ranges::overlap(services, &to));
     if let Some(services) = in_the_way {
         errors.push(format!(
@@ -97,17 +110,33 @@ pub fn read(text: &str) -> Result<Cluster, Vec<String>> {
         return Err(errors);
     }
     let name = document["metadata"]["name"].as_str().unwrap_or_default();
-    // kops has validated this field. Without a cloud it is empty.
-    let nodes = range_of(document, NODES).ok().flatten();
     Ok(Cluster {
         name: name.to_owned(),
         from,
         to,
-        others: [(SERVICES, services), (NODES, nodes)]
-            .into_iter()
-            .filter_map(|(field, range)| Some((field, range?)))
-            .collect(),
+        others,
     })
+}
+
+/// Every text in the value that is a range, with the path of its field. A range of every address is a permission, not a network.
+fn every_range(value: &Value, path: &str, found: &mut Vec<(String, IpNet)>) {
+    match value {
+        Value::String(text) => {
+            let range = text.parse::<IpNet>().ok().filter(|range| range.prefix_len() > 0);
+            found.extend(range.map(|range| (path.to_owned(), range.trunc())));
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                every_range(item, &format!("{path}[{index}]"), found);
+            }
+        }
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                every_range(value, &format!("{path}.{field}"), found);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// The range in this field; `None` if the field is unset.
@@ -148,8 +177,8 @@ mod tests {
             from: "100.64.0.0/10".parse().unwrap(),
             to: "100.96.0.0/11".parse().unwrap(),
             others: vec![
-                (SERVICES, "100.64.0.0/13".parse().unwrap()),
-                (NODES, "172.20.0.0/16".parse().unwrap()),
+                ("spec.networkCIDR".to_owned(), "172.20.0.0/16".parse().unwrap()),
+                (SERVICES.to_owned(), "100.64.0.0/13".parse().unwrap()),
             ],
         };
         assert_eq!(read(&cluster().to_string()), Ok(expected.clone()));
@@ -162,7 +191,34 @@ mod tests {
         document["spec"]["networkCIDR"] = json!("");
         assert_eq!(
             read(&document.to_string()).unwrap().others,
-            [(SERVICES, "100.64.0.0/13".parse().unwrap())]
+            [(SERVICES.to_owned(), "100.64.0.0/13".parse().unwrap())]
+        );
+    }
+
+    /// kops#8470, kops PR#14997.
+    #[test]
+    fn every_range_of_the_document_is_kept() {
+        let mut document = cluster();
+        document["spec"]["additionalNetworkCIDRs"] = json!(["172.28.0.0/16"]);
+        document["spec"]["subnets"] = json!([{ "name": "a", "cidr": "172.20.32.0/19" }]);
+        document["spec"]["sshAccess"] = json!(["0.0.0.0/0", "203.0.113.0/24"]);
+        let others = read(&document.to_string()).unwrap().others;
+        let fields: Vec<&str> = others.iter().map(|(field, _)| field.as_str()).collect();
+        assert_eq!(
+            fields,
+            [
+                "spec.additionalNetworkCIDRs[0]",
+                "spec.networkCIDR",
+                "spec.serviceClusterIPRange",
+                "spec.sshAccess[1]",
+                "spec.subnets[0].cidr"
+            ]
+        );
+        document["spec"]["additionalNetworkCIDRs"] = json!(["100.97.0.0/16"]);
+        let errors = read(&document.to_string()).unwrap_err();
+        assert!(
+            errors[0].contains("spec.additionalNetworkCIDRs[0] (100.97.0.0/16)"),
+            "{errors:?}"
         );
     }
 

@@ -86,12 +86,22 @@ pub fn is_for_pods(spec: &Value) -> bool {
     }
 }
 
+/// The value of a mode that is missing, or off.
+pub const NEVER: &str = "Never";
+
+/// A mode of the spec of a pool: `vxlanMode` or `ipipMode`.
+pub fn mode<'spec>(spec: &'spec Value, field: &str) -> &'spec str {
+    spec[field]
+        .as_str()
+        .filter(|mode| !mode.is_empty())
+        .unwrap_or(NEVER)
+}
+
 /// Whether nodes reach its pods through a tunnel.
 pub fn has_tunnel(spec: &Value) -> bool {
-    ["ipipMode", "vxlanMode"].iter().any(|field| {
-        let mode = spec[*field].as_str().unwrap_or_default();
-        !mode.is_empty() && mode != "Never"
-    })
+    ["ipipMode", "vxlanMode"]
+        .iter()
+        .any(|field| mode(spec, field) != NEVER)
 }
 
 fn node_selector(spec: &Value) -> &str {

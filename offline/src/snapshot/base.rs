@@ -4,10 +4,16 @@ use super::document::Document;
 use super::error::SnapshotError;
 
 /// Names and texts of the known clusters.
-const BASES: [(&str, &str); 1] = [(
-    "good-flannel-cluster",
-    include_str!("../../bases/good-flannel-cluster.yaml"),
-)];
+const BASES: [(&str, &str); 2] = [
+    (
+        "good-flannel-cluster",
+        include_str!("../../bases/good-flannel-cluster.yaml"),
+    ),
+    (
+        "good-calico-cluster",
+        include_str!("../../bases/good-calico-cluster.yaml"),
+    ),
+];
 
 /// The document of a known cluster.
 ///

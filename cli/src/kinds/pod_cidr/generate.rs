@@ -149,7 +149,7 @@ impl PodCidrArguments {
         let others = found
             .others
             .into_iter()
-            .map(|(field, range)| end(named(field), range))
+            .map(|(field, range)| end(named(&field), range))
             .collect();
         let (from, to) = (end(named(kops::FROM), found.from), end(named(kops::TO), found.to));
         Ok((journey(from, to, others), Some(found.name)))

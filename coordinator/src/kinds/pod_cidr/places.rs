@@ -10,7 +10,8 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use pod_cidr::facts::ControllerManager;
-use pod_cidr::hardcoded_range::{Needs, RangeUse, ranges_in, relevant, value_of};
+use pod_cidr::hardcoded_range::{Needs, RangeUse, ranges_in, relevant};
+use serde_json::Value;
 
 /// Variables from which calico-node creates its first pool.
 const POOL_VARIABLES: [&str; 2] = ["CALICO_IPV4POOL_CIDR", "CALICO_IPV6POOL_CIDR"];
@@ -45,7 +46,11 @@ pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps, system: &[&str]) -> Vec
 /// kubeadm's own record: an upgrade writes it into the control plane.
 pub fn kubeadm(map: &ConfigMap) -> Option<RangeUse> {
     let text = map.data.as_ref()?.get("ClusterConfiguration")?;
-    let said = [value_of(text, "podSubnet"), value_of(text, "cluster-cidr")];
+    let configuration: Value = yaml_serde::from_str(text).unwrap_or_default();
+    let said = [
+        configuration["networking"]["podSubnet"].as_str(),
+        extra_argument(&configuration, "cluster-cidr"),
+    ];
     let ranges = said.into_iter().flatten().flat_map(ranges_in).collect();
     Some(RangeUse {
         object: "ConfigMap kube-system/kubeadm-config: networking.podSubnet".to_owned(),
@@ -57,6 +62,17 @@ pub fn kubeadm(map: &ConfigMap) -> Option<RangeUse> {
               controllerManager.extraArgs first allocate-node-cidrs to \"false\", then cluster-cidr"
             .to_owned(),
     })
+}
+
+/// An argument of the controller manager: a map before v1beta4, a list of names and values from then on.
+fn extra_argument<'text>(configuration: &'text Value, name: &str) -> Option<&'text str> {
+    match &configuration["controllerManager"]["extraArgs"] {
+        Value::Array(arguments) => {
+            let mut found = arguments.iter().filter(|argument| argument["name"] == name);
+            found.next_back()?["value"].as_str()
+        }
+        arguments => arguments[name].as_str(),
+    }
 }
 
 /// A `NetworkPolicy` of Kubernetes.
@@ -139,6 +155,12 @@ mod tests {
         assert_eq!(
             said(kubeadm(&map("ClusterConfiguration", text))),
             ["10.244.0.0/16"; 2]
+        );
+        // kubernetes/website#47668: a list from v1beta4 on.
+        let text = "controllerManager:\n  extraArgs:\n  - name: cluster-cidr\n    value: 10.244.0.0/16\nnetworking: {podSubnet: 10.200.0.0/16}\n";
+        assert_eq!(
+            said(kubeadm(&map("ClusterConfiguration", text))),
+            ["10.200.0.0/16", "10.244.0.0/16"]
         );
         assert_eq!(kubeadm(&map("other", "")), None);
     }

@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::CheckName;
+use super::{CheckName, encapsulation, other_pools};
 use crate::facts::{ClusterFacts, Pool};
 use crate::host;
 use crate::pools::{self, Openness};
@@ -14,8 +14,10 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let old = facts.pools.get(&settings.old_pool.value);
     let new = facts.pools.get(&settings.new_pool.value);
     [
-        old_pool(&settings.old_pool.value, old),
+        old_pool(&settings.old_pool.value, old, facts),
         new_pool(settings, facts, old, new),
+        other_pools::check(settings, facts),
+        encapsulation::check(&settings.old_pool.value, old),
         owners(&[old, new]),
         ranges(settings, facts),
     ]
@@ -24,7 +26,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
 
 /// The old pool must be open: if it is closed, the user had a reason. A pool that selects some nodes counts as open, and the
 /// new pool will select the same nodes.
-fn old_pool(name: &str, pool: Option<&Pool>) -> Vec<Check> {
+fn old_pool(name: &str, pool: Option<&Pool>, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::OldPool);
     let Some(pool) = pool else {
         // The pool existed when the settings were detected.
@@ -66,6 +68,9 @@ fn old_pool(name: &str, pool: Option<&Pool>) -> Vec<Check> {
             Finding::new("", found, "a pool that is open to all pods", fix),
         );
     }
+    if closed.is_none() {
+        selected(pool, facts, &mut report);
+    }
     if !pools::is_for_pods(&pool.spec) {
         report.fail(
             "IPPool",
@@ -86,6 +91,34 @@ fn old_pool(name: &str, pool: Option<&Pool>) -> Vec<Check> {
         format!("IPPool {}", pool.name),
         format!("{}, open to {whom}", pool.range),
     )
+}
+
+/// The node selector of the old pool selects a Node.
+fn selected(pool: &Pool, facts: &ClusterFacts, report: &mut Report) {
+    match other_pools::nodes_of(&pool.spec, facts) {
+        Ok(0) if facts.linux_nodes().next().is_some() => report.fail(
+            "IPPool",
+            &pool.name,
+            Finding::new(
+                "spec.nodeSelector",
+                format!("{}, which selects no Node", pools::selector_of(&pool.spec)),
+                "a pool that is open to all pods",
+                "set nodeSelector to all(), or to one that selects the nodes whose pods use the pool, unless another change of this \
+                 pool is in progress",
+            ),
+        ),
+        Ok(_) => {}
+        Err(problem) => report.unknown(
+            "IPPool",
+            &pool.name,
+            Finding::new(
+                "spec.nodeSelector",
+                format!("{}: {problem}", pools::selector_of(&pool.spec)),
+                "a selector that can be evaluated against the Nodes",
+                "correct the selector; all() selects every Node",
+            ),
+        ),
+    }
 }
 
 fn new_pool(settings: &Settings, facts: &ClusterFacts, old: Option<&Pool>, new: Option<&Pool>) -> Vec<Check> {

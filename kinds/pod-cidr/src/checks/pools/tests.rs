@@ -42,7 +42,11 @@ fn an_old_pool_that_is_not_open_fails(#[case] change: fn(&mut Pool), #[case] fou
 /// The new pool gets the same selector.
 #[test]
 fn an_old_pool_for_some_nodes_passes() {
-    let checks = judge(|facts| old_mut(facts).spec["nodeSelector"] = json!("zone == 'a'"));
+    let checks = judge(|facts| {
+        old_mut(facts).spec["nodeSelector"] = json!("zone == 'a'");
+        let node = facts.nodes.get_mut("b").unwrap();
+        node.labels.insert("zone".to_owned(), "a".to_owned());
+    });
     let found = alone(&checks, CheckName::OldPool);
     assert_eq!(
         line(&found[0]),
@@ -201,6 +205,7 @@ fn a_pool_that_a_controller_reverts_does_not_pass(
 fn the_owner_of_another_pool_does_not_matter() {
     let checks = judge(|facts| {
         let mut other = pool("other", "172.16.0.0/16");
+        other.spec["disabled"] = json!(true);
         other.owners.push("Cluster prod".to_owned());
         add(facts, other);
     });
