@@ -120,6 +120,7 @@ async fn context() -> Context {
         config: Config::new(http::Uri::from_static("https://127.0.0.1")),
         namespace: names::NAMESPACE.to_owned(),
         node_name: "first".to_owned(),
+        asks_other_servers: true,
         agent_image: agent_image(lab),
         metrics: Arc::new(Metrics::new().unwrap()),
         obstacles: coordinator::obstacles::Obstacles::default(),

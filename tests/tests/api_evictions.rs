@@ -71,6 +71,7 @@ async fn context(lab: &ApiLab) -> Context {
         config: Config::new(http::Uri::from_static("https://127.0.0.1")),
         namespace: names::NAMESPACE.to_owned(),
         node_name: NODE.to_owned(),
+        asks_other_servers: true,
         agent_image: String::new(),
         metrics,
         events: EventRecorder::new(client, "coordinator"),

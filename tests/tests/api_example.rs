@@ -63,6 +63,7 @@ async fn run_coordinator(client: Client, config: Config) {
         config,
         namespace: names::NAMESPACE.to_owned(),
         node_name: NODE.to_owned(),
+        asks_other_servers: true,
         agent_image: "none".to_owned(),
         metrics: Arc::new(coordinator::metrics::Metrics::new().unwrap()),
     };

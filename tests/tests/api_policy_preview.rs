@@ -233,6 +233,7 @@ async fn run_coordinator(lab: &ApiLab) {
         config,
         namespace: names::NAMESPACE.to_owned(),
         node_name: "second".to_owned(),
+        asks_other_servers: true,
         agent_image: "none".to_owned(),
         metrics,
         events: EventRecorder::new(client.clone(), "coordinator"),

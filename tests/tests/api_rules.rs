@@ -1046,8 +1046,13 @@ fn full_facts() -> flannel_to_calico::facts::HostFacts {
         Bridge, CalicoObjects, DirectRoute, FirewallBackend, FirewallObject, Found, HostFacts,
         ReversePathFilter, SubnetRoutes, VxlanDevice,
     };
+    use flannel_to_calico::plugin::FlannelPlugin;
     HostFacts {
-        plugin: None,
+        plugin: Some(FlannelPlugin {
+            options: vec!["vlan 5".to_owned()],
+            ..FlannelPlugin::usual("10-flannel.conflist")
+        }),
+        foreign_rules: Some(full_rules()),
         cni: full_cni(),
         vxlan_devices: vec![VxlanDevice {
             name: "flannel.1".to_owned(),
@@ -1074,8 +1079,8 @@ fn full_facts() -> flannel_to_calico::facts::HostFacts {
             answered: vec!["fd00:10:244:1::/122".parse().unwrap()],
             open: true,
         }),
-        legacy_pods: Vec::new(),
-        legacy_problems: Vec::new(),
+        legacy_pods: vec![full_pod()],
+        legacy_problems: vec!["malformed".to_owned()],
         calico: CalicoObjects {
             node_running: true,
             pods: vec!["cali0123456789a".to_owned()],
@@ -1120,6 +1125,38 @@ fn full_facts() -> flannel_to_calico::facts::HostFacts {
         detected_ipv6_address: Some("fd00:192::2".parse().unwrap()),
         uplink: Some("eth0".to_owned()),
         bridge_nf_call_iptables: Some(true),
+    }
+}
+
+fn full_rules() -> flannel_to_calico::foreign_rules::ForeignRules {
+    use flannel_to_calico::foreign_rules::{ForeignRule, ForeignRules};
+
+    ForeignRules {
+        rules: vec![ForeignRule {
+            chain: "nft inet firewalld filter_FORWARD".to_owned(),
+            rule: r#"iifname "cni0" accept"#.to_owned(),
+            twin: r#"iifname "cali*" accept"#.to_owned(),
+        }],
+        more: 1,
+        twins: 2,
+        problem: Some("nft: no such file".to_owned()),
+    }
+}
+
+fn full_pod() -> flannel_to_calico::facts::LegacyPod {
+    flannel_to_calico::facts::LegacyPod {
+        namespace: "shop".to_owned(),
+        name: "web-0".to_owned(),
+        sandbox: "0123".to_owned(),
+        link: "veth1".to_owned(),
+        addresses: vec!["10.244.1.9".parse().unwrap()],
+        attached: false,
+        routed: false,
+        mac: "02:00:00:00:00:09".to_owned(),
+        pod_link: None,
+        other_link: Some("link veth1 on br0".to_owned()),
+        obstacle: Some("CNI plugin tuning took part".to_owned()),
+        not_taken_within: Some(60),
     }
 }
 

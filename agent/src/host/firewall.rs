@@ -5,6 +5,7 @@ mod backend;
 pub mod calico;
 pub mod detour;
 mod flannel;
+pub mod foreign;
 pub mod frames;
 mod nftables;
 

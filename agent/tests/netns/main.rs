@@ -17,6 +17,7 @@ mod adopt_not_taken;
 mod adopt_weather;
 mod back;
 mod flood;
+mod foreign_rules;
 mod host;
 mod in_place;
 mod ipv6;

@@ -47,6 +47,8 @@ pub enum CheckName {
     GracePeriods,
     /// The agents find no other problem on their hosts that would halt them.
     HostChecks,
+    /// No rule of another program names the links of flannel without a twin for those of Calico.
+    HostFirewall,
     /// Existing IPAM blocks belong to the nodes that need them.
     IpamBlocks,
     /// An existing pool of flannel's network has the needed values.

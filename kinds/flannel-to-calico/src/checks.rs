@@ -9,6 +9,7 @@ mod calico;
 mod capacity;
 mod chained;
 mod enforcers;
+mod firewall;
 mod flannel;
 mod host;
 mod kernel;
@@ -102,6 +103,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     checks.extend(network::check(settings, facts, flannel, calico));
     checks.extend(host::check(settings, facts, calico));
     checks.extend(plugin::check(facts));
+    checks.extend(firewall::check(facts));
     checks.extend(chained::check(facts, calico));
     checks.extend(overlap::check(settings, facts));
     checks.extend(legacy::check(settings, facts, policy));

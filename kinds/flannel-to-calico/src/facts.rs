@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::legacy_pod::{LegacyPod, PodLink};
 use crate::flannel::SubnetEnvironment;
+use crate::foreign_rules::ForeignRules;
 use crate::plugin::FlannelPlugin;
 use crate::preview::Preview;
 use engine::check::Check;
@@ -251,6 +252,10 @@ pub struct HostFacts {
     pub unread_processes: Vec<String>,
     /// `firewall` is the list of chains and tables of flannel in all firewall backends of the kernel.
     pub firewall: Vec<FirewallObject>,
+    /// `foreignRules` are the rules of other programs that name the links of flannel. Unset until they were read, and while the node is
+    /// not on flannel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign_rules: Option<ForeignRules>,
     /// `unreadTables` is the list of firewall tables that have a chain of flannel and whose rules could not be read, with the
     /// error. The chain is in `firewall`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -11,6 +11,7 @@ pub mod facts;
 #[cfg(test)]
 mod fixture;
 pub mod flannel;
+pub mod foreign_rules;
 pub mod host;
 pub mod host_checks;
 mod host_report;

@@ -133,6 +133,8 @@ pub async fn observe(
     };
     let facts = HostFacts {
         plugin,
+        // Read more seldom, by the worker.
+        foreign_rules: None,
         vxlan_devices,
         calico,
         bridge: facts::bridge(

@@ -1,5 +1,6 @@
 //! Observes the host and performs the steps that follow. Touches the host and the journal, never the API.
 
+mod foreign;
 mod orders;
 mod report;
 mod step;
@@ -9,7 +10,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::flannel_to_calico::api::NodeStatus;
+use ::flannel_to_calico::api::{NodeStatus, OrEmpty as _};
 use api::node_migration::{FinishedStep, NodeMigrationSpec};
 use flannel_to_calico::host::{self, HostSettings, JournalState};
 use flannel_to_calico::host_checks;
@@ -18,6 +19,7 @@ use jiff::Timestamp;
 use runtime::error::chain;
 use tokio::sync::watch;
 
+use self::foreign::ForeignRuleReader;
 use self::report::{pending, report_of};
 use self::taking::TakingClock;
 use crate::host::connections;
@@ -58,6 +60,8 @@ pub struct Worker {
     unknown_links: Vec<String>,
     /// Numbers of the processes whose end the next step waits for.
     awaited: Vec<u32>,
+    /// Rules of other programs.
+    foreign: ForeignRuleReader,
 }
 
 /// State of a host on its way to the goal.
@@ -86,6 +90,7 @@ impl Worker {
             taking: TakingClock::default(),
             unknown_links: Vec::new(),
             awaited: Vec::new(),
+            foreign: ForeignRuleReader::default(),
         })
     }
 
@@ -158,6 +163,10 @@ impl Worker {
         let opened = opened.and(detour);
         let journal = opened.and_then(|()| self.finish_interrupted(&seen));
         let at = self.set_position(&seen, &settings);
+        let wanted = spec
+            .map(|spec| spec.flannel_to_calico.or_empty().goal)
+            .unwrap_or_default();
+        seen.facts.foreign_rules = self.foreign.rules(at.phase, wanted, &paths.proc).await;
         let goal = self.goal(spec, orders.as_ref(), at, goals);
         let (goal, failure) = match goal {
             Ok(goal) => (goal, self.missing_settings(spec)),

@@ -9,6 +9,7 @@ use super::{CheckPolicy, PERMISSIONS};
 use crate::api::PolicyPreview;
 use crate::facts::{Bridge, ClusterFacts, Found, HostFacts, PreviewState, ReversePathFilter, VxlanDevice};
 use crate::flannel::{Ipv6Subnet, SubnetEnvironment};
+use crate::foreign_rules::ForeignRules;
 use crate::plugin::FlannelPlugin;
 use crate::settings::{Ipv6Settings, LegacyPods, Settings, Strategy};
 use engine::check::{Check, Verdict};
@@ -183,6 +184,7 @@ pub(crate) fn host(index: u8) -> HostFacts {
             vec![("10-flannel.conflist".to_owned(), conflist.to_vec())],
         ),
         plugin: Some(FlannelPlugin::usual("10-flannel.conflist")),
+        foreign_rules: Some(ForeignRules::default()),
         vxlan_devices: vec![VxlanDevice {
             name: "flannel.1".to_owned(),
             vni: 1,

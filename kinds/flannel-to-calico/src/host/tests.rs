@@ -49,6 +49,7 @@ fn chain(backend: FirewallBackend, table: &str, chain: &str) -> FirewallObject {
 fn flannel_host() -> HostFacts {
     HostFacts {
         plugin: None,
+        foreign_rules: None,
         cni: folder(&[("10-flannel.conflist", FLANNEL_CONFLIST)]),
         vxlan_devices: vec![device("flannel.1")],
         bridge: bridge(&["veth1", "veth2"]),

@@ -21,6 +21,7 @@ const CALICO: (&str, &str) = (
 fn healthy() -> HostFacts {
     HostFacts {
         plugin: None,
+        foreign_rules: None,
         cni: folder(&[FLANNEL]),
         vxlan_devices: vec![device("flannel.1")],
         bridge: Found::Present(Bridge {

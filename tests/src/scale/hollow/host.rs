@@ -11,6 +11,7 @@ use flannel_to_calico::facts::{
     VxlanDevice,
 };
 use flannel_to_calico::flannel::SubnetEnvironment;
+use flannel_to_calico::foreign_rules::ForeignRules;
 use flannel_to_calico::host::{BRIDGE, CALICO_DEVICE};
 use flannel_to_calico::plugin::FlannelPlugin;
 use ipnet::{IpNet, Ipv4Net};
@@ -93,6 +94,7 @@ impl Host {
         };
         let interfaces = [UPLINK, "default", FLANNEL_DEVICE, BRIDGE].map(|name| (name.to_owned(), 1));
         let facts = HostFacts {
+            foreign_rules: Some(ForeignRules::default()),
             plugin: Some(FlannelPlugin::usual("10-flannel.conflist")),
             cni: conflists(&[FLANNEL_CONFLIST]),
             vxlan_devices: vec![VxlanDevice {

@@ -1,0 +1,221 @@
+//! Rules of other programs that name the links of flannel. Calico's links have other names: without a twin for them, such a rule
+//! no longer applies to a pod once its node is migrated. Pure.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::plugin::BRIDGE;
+
+/// Starts of the names of flannel's tunnels.
+const TUNNELS: [&str; 2] = ["flannel.", "flannel-v6."];
+/// Most rules that are named.
+const NAMED: usize = 16;
+/// Most characters of a rule that are kept.
+const LONGEST: usize = 512;
+
+/// `ForeignRules` are rules of other programs than flannel, Calico, kube-proxy and replumb that name the links of flannel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ForeignRules {
+    /// `rules` is the list of rules without a twin for the links of Calico. At most 16 items.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<ForeignRule>,
+    /// `more` is the number of further such rules.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more: u32,
+    /// `twins` is the number of rules that have a twin.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub twins: u32,
+    /// `problem` is why the rules could not be read. Unset if they were read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// `ForeignRule` is a rule that names a link of flannel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ForeignRule {
+    /// `chain` is the backend, the table and the chain, such as `nft inet firewalld filter_FORWARD`.
+    pub chain: String,
+    /// `rule` is the rule as its program prints it.
+    pub rule: String,
+    /// `twin` is the same rule for the links of Calico, which is needed in the same chain.
+    pub twin: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// How a program writes the name of a link in a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notation {
+    /// `iifname "cni0"`; every link whose name starts so: `"cali*"`.
+    Nft,
+    /// `-i cni0`; every link whose name starts so: `cali+`.
+    Iptables,
+}
+
+impl ForeignRules {
+    /// Adds the rules of one chain.
+    pub fn add(&mut self, chain: &str, rules: &[String], notation: Notation) {
+        let known: Vec<String> = rules.iter().map(|rule| without_counters(rule)).collect();
+        for rule in &known {
+            let Some(twin) = twin(rule, notation) else {
+                continue;
+            };
+            if known.contains(&twin) {
+                self.twins = self.twins.saturating_add(1);
+            } else if self.rules.len() < NAMED {
+                self.rules.push(ForeignRule {
+                    chain: chain.to_owned(),
+                    rule: cut(rule),
+                    twin: cut(&twin),
+                });
+            } else {
+                self.more = self.more.saturating_add(1);
+            }
+        }
+    }
+}
+
+/// The rule for the links of Calico; `None` for a rule that names no link of flannel.
+fn twin(rule: &str, notation: Notation) -> Option<String> {
+    let quote = |name: &str| match notation {
+        Notation::Nft => format!("\"{name}\""),
+        Notation::Iptables => name.to_owned(),
+    };
+    let pods = match notation {
+        Notation::Nft => "cali*",
+        Notation::Iptables => "cali+",
+    };
+    let is_tunnel = |name: &str| TUNNELS.iter().any(|start| name.starts_with(start));
+    let mut changed = false;
+    let words: Vec<String> = rule
+        .split(' ')
+        .map(|word| {
+            let comma = if word.ends_with(',') { "," } else { "" };
+            let bare = word.trim_end_matches(',');
+            let name = bare.trim_matches('"');
+            let link = if name == BRIDGE {
+                pods
+            } else if is_tunnel(name) && name.contains("v6") {
+                "vxlan-v6.calico"
+            } else if is_tunnel(name) {
+                "vxlan.calico"
+            } else {
+                return word.to_owned();
+            };
+            changed = true;
+            format!("{}{comma}", quote(link))
+        })
+        .collect();
+    changed.then(|| words.join(" "))
+}
+
+/// The rule without its counts, which differ between a rule and its twin.
+fn without_counters(rule: &str) -> String {
+    let mut words = rule.split_whitespace().peekable();
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        let is_number = |word: Option<&&str>| word.is_some_and(|word| word.parse::<u64>().is_ok());
+        if ["packets", "bytes"].contains(&word) && is_number(words.peek()) {
+            words.next();
+        } else {
+            kept.push(word);
+        }
+    }
+    kept.join(" ")
+}
+
+/// The start of a long text, marked as such.
+fn cut(text: &str) -> String {
+    if text.chars().count() <= LONGEST {
+        return text.to_owned();
+    }
+    let mut start: String = text.chars().take(LONGEST).collect();
+    start.push('…');
+    start
+}
+
+/// Whether a chain belongs to a program whose rules follow the links by themselves, or do not name links: kube-proxy, flannel,
+/// Calico, the CNI plugins, replumb.
+pub fn is_known(family: &str, table: &str, chain: &str) -> bool {
+    let tables = ["flannel-ipv4", "flannel-ipv6", "kube-proxy", "calico"];
+    let chains = ["KUBE-", "FLANNEL-", "CNI-", "cali-", "cali"];
+    tables.contains(&table)
+        || table.starts_with("replumb")
+        || table.starts_with("cali")
+        || family == "netdev"
+        || chains.iter().any(|start| chain.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(r#"iifname "cni0" accept"#, Notation::Nft, Some(r#"iifname "cali*" accept"#))]
+    #[case(
+        r#"iifname { "cni0", "docker0" } accept"#,
+        Notation::Nft,
+        Some(r#"iifname { "cali*", "docker0" } accept"#)
+    )]
+    #[case(
+        r#"oifname "flannel.1" counter accept"#,
+        Notation::Nft,
+        Some(r#"oifname "vxlan.calico" counter accept"#)
+    )]
+    #[case(
+        r#"oifname "flannel-v6.1" accept"#,
+        Notation::Nft,
+        Some(r#"oifname "vxlan-v6.calico" accept"#)
+    )]
+    #[case(
+        "-A FORWARD -i cni0 -j ACCEPT",
+        Notation::Iptables,
+        Some("-A FORWARD -i cali+ -j ACCEPT")
+    )]
+    #[case("-A FORWARD -i cni01 -j ACCEPT", Notation::Iptables, None)]
+    #[case(r#"iifname "eth0" accept"#, Notation::Nft, None)]
+    #[case(r#"ip saddr 10.244.0.0/16 accept comment "of flannel.""#, Notation::Nft, None)]
+    fn the_twin_of_a_rule(#[case] rule: &str, #[case] notation: Notation, #[case] expected: Option<&str>) {
+        // A comment is a text with a period, and no link.
+        let found = twin(rule, notation).filter(|_| !rule.contains("comment"));
+        assert_eq!(found.as_deref(), expected);
+    }
+
+    #[test]
+    fn a_rule_with_its_twin_is_no_finding_whatever_the_counters_say() {
+        let mut found = ForeignRules::default();
+        let rules = [
+            r#"iifname "cni0" counter packets 7 bytes 420 accept"#,
+            r#"iifname "cali*" counter packets 0 bytes 0 accept"#,
+            r#"oifname "flannel.1" accept"#,
+        ]
+        .map(str::to_owned);
+        found.add("nft inet host FORWARD", &rules, Notation::Nft);
+        assert_eq!((found.twins, found.rules.len()), (1, 1));
+        assert_eq!(found.rules[0].twin, r#"oifname "vxlan.calico" accept"#);
+    }
+
+    #[test]
+    fn many_rules_are_counted() {
+        let rules: Vec<String> = (0..20)
+            .map(|number| format!("-A INPUT -i cni0 --dport {number} -j ACCEPT"))
+            .collect();
+        let mut found = ForeignRules::default();
+        found.add("iptables filter INPUT", &rules, Notation::Iptables);
+        assert_eq!((found.rules.len(), found.more), (16, 4));
+    }
+
+    #[test]
+    fn chains_of_the_cluster_are_known() {
+        assert!(is_known("ip", "nat", "KUBE-SERVICES") && is_known("ip", "flannel-ipv4", "postrtg"));
+        assert!(is_known("inet", "replumb_frames", "x") && is_known("ip", "filter", "cali-FORWARD"));
+        assert!(!is_known("ip", "filter", "FORWARD") && !is_known("inet", "firewalld", "filter_FORWARD"));
+    }
+}
