@@ -60,6 +60,16 @@ pub struct StoreProblem {
     pub hint: String,
 }
 
+impl StoreProblem {
+    /// The cluster is a snapshot, which has no etcd.
+    pub fn of_no_server() -> Self {
+        Self {
+            message: "etcd is not asked: the cluster is a snapshot".to_owned(),
+            hint: "judge the migration in the cluster".to_owned(),
+        }
+    }
+}
+
 /// Text for messages.
 impl fmt::Display for StoreProblem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -19,6 +19,8 @@ pub struct Context {
     pub watching: Client,
     /// Address and credentials of the API server.
     pub config: Config,
+    /// Whether other servers than the API server may be asked: etcd, the kubelets of a cluster. Not for a cluster in memory.
+    pub asks_other_servers: bool,
     /// Namespace of the coordinator, its Lease and its probe pods.
     pub namespace: String,
     /// Node of the coordinator.

@@ -383,6 +383,7 @@ impl FakeApi {
             background: client.clone(),
             client: client.clone(),
             config: kube::Config::new("http://192.0.2.1".parse().unwrap()),
+            asks_other_servers: true,
             namespace: "replumb-system".to_owned(),
             node_name: "c".to_owned(),
             agent_image: "replumb.dev/agent:test".to_owned(),

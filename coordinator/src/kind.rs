@@ -60,6 +60,14 @@ pub(crate) trait Kind {
         Ok(())
     }
 
+    /// Whether the checks of this kind ask only the Kubernetes API and agents, so that a snapshot of both is enough for them.
+    fn is_judged_offline() -> bool
+    where
+        Self: Sized,
+    {
+        true
+    }
+
     /// Watches that this kind needs beside those that every kind has.
     fn watches(&self) -> OptionalWatches {
         OptionalWatches::default()

@@ -23,6 +23,13 @@ macro_rules! kinds {
             $($(#[cfg($($cfg)*)])? <::$field::api::Spec as Kind>::cut_texts(status);)+
         }
 
+        /// Whether the checks of this kind ask only the Kubernetes API and agents.
+        pub(crate) fn is_judged_offline(kind: &::api::KindSpec) -> bool {
+            match kind {
+                $($(#[cfg($($cfg)*)])? ::api::KindSpec::$kind(_) => <::$field::api::Spec as Kind>::is_judged_offline(),)+
+            }
+        }
+
         /// Fills the stores of every kind from an API server in memory.
         ///
         /// # Errors

@@ -124,6 +124,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         background,
         watching: watching.clone(),
         config,
+        asks_other_servers: true,
         namespace: namespace.clone(),
         node_name,
         agent_image,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Client, Config, ResourceExt};
 use memory_api::Objects;
@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::cache::{Cache, Stores};
 use crate::context::Context;
 use crate::events::EventRecorder;
+use crate::failure::{Cause, Failure as _};
 use crate::guarded::NodeMigrations;
 use crate::kind::Kind as _;
 use crate::kind_stores::KindStores;
@@ -56,6 +57,7 @@ impl Offline {
                 background: client.clone(),
                 client,
                 config: Config::new(server),
+                asks_other_servers: false,
                 namespace: namespace.to_owned(),
                 node_name: node_name.to_owned(),
                 agent_image: api::names::AGENT.to_owned(),
@@ -79,6 +81,11 @@ impl Offline {
             // A Migration that does not parse, or of an unknown kind, is reported by the pass.
             let Ok(found) = &guarded.0 else { continue };
             let Ok(kind) = found.spec.kind() else { continue };
+            if !kinds::is_judged_offline(&kind) {
+                bail!(
+                    "Migration {migration}: its kind asks etcd or each API server itself, which no snapshot has: judge it in the cluster"
+                );
+            }
             with_kind!(kind, kind => kind.adopt(&self.context, &cache, found).await)
                 .with_context(|| format!("creating the NodeMigrations of Migration {migration}"))?;
         }
@@ -93,9 +100,11 @@ impl Offline {
     pub async fn pass(&mut self, objects: &Objects) -> anyhow::Result<()> {
         let cache = self.cache(objects)?;
         self.memory.checked_at = None;
-        pass::pass(&self.context, &cache, &mut self.memory)
-            .await
-            .context("a pass")
+        match pass::pass(&self.context, &cache, &mut self.memory).await {
+            // An earlier write of the same pass changed the object: the next pass sees the new state.
+            Err(error) if matches!(error.root_cause(), Cause::Changed) => Ok(()),
+            ended => ended.context("a pass"),
+        }
     }
 
     fn cache(&self, objects: &Objects) -> anyhow::Result<Cache> {

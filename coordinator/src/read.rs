@@ -222,6 +222,10 @@ pub async fn serves_native_resources(context: &Context) -> Result<bool, ReadErro
 async fn resources(context: &Context, api_version: &'static str) -> Result<BTreeSet<String>, ReadError> {
     match context.client.list_api_group_resources(api_version).await {
         Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.name).collect()),
+        // An API server of its own that does not answer at the moment serves the group.
+        Err(kube::Error::Api(status)) if status.code == 503 && api_version == NATIVE_VERSION => {
+            Ok(BTreeSet::from(["unavailable".to_owned()]))
+        }
         // An unknown group is answered with plain text, without the reason NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeSet::new()),
         Err(source) => Err(ReadError::of("listing", api_version, source)),

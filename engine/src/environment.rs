@@ -112,7 +112,8 @@ impl Environment {
                 optional,
             }) => match data(config_map).and_then(|data| data.get(key)) {
                 Some(value) => Variable::Known(value),
-                None if *optional => Variable::Unset,
+                // The kubelet leaves out the variable, so that one of many may have the name.
+                None if *optional => self.of_many(name, namespace, data),
                 None => Variable::Unknown(format!(
                     "key {key} of ConfigMap {namespace}/{config_map}, which does not exist"
                 )),

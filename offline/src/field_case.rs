@@ -143,7 +143,7 @@ impl FieldCase {
         }
         let unexpected = judgement
             .refusals()
-            .filter(|check| !self.expect.iter().any(|expected| expected.is_about(check)));
+            .filter(|check| !self.expect.iter().any(|expected| expected.is_met(check)));
         problems.extend(unexpected.map(|check| format!("not expected: {}", text(check))));
         problems
     }
@@ -156,7 +156,11 @@ impl FieldCase {
         let unexpected = judgement
             .refusals()
             .filter(|check| !fix.remain.contains(&check.name));
-        Ok(unexpected.map(text).collect())
+        let mut problems: Problems = unexpected.map(text).collect();
+        let remains = |name: &&String| judgement.refusals().any(|check| check.name == **name);
+        let gone = fix.remain.iter().filter(|name| !remains(name));
+        problems.extend(gone.map(|name| format!("{name} was to remain, and does not refuse")));
+        Ok(problems)
     }
 }
 

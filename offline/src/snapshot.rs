@@ -22,8 +22,8 @@ use memory_api::{Objects, merge};
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     objects: BTreeMap<Identity, Value>,
-    /// Status of the `NodeMigration` of each node, as far as its agent reports it. `*` is for every node without one of its own.
-    hosts: BTreeMap<String, Value>,
+    /// Changes of the status of the `NodeMigration` of each node, in order: those of `*` for every node, then those of the node.
+    hosts: BTreeMap<String, Vec<Value>>,
     /// Resources by group and version: `crd.projectcalico.org/v1` → `ippools`.
     served: BTreeMap<String, BTreeSet<String>>,
     /// Whether pods of controllers and facts of hosts are derived from the other objects where they are missing.
@@ -75,6 +75,11 @@ impl Snapshot {
             for identity in wanted {
                 if let Some(object) = self.objects.get_mut(&identity) {
                     merge(object, &patch.patch);
+                    if Identity::of(object).as_ref() != Ok(&identity) {
+                        return Err(SnapshotError::Patch {
+                            target: patch.target.to_string(),
+                        });
+                    }
                 }
             }
         }
@@ -89,7 +94,7 @@ impl Snapshot {
             self.objects.retain(|identity, _| !wanted.contains(identity));
         }
         for (host, report) in document.hosts {
-            merge(self.hosts.entry(host).or_insert(Value::Null), &report);
+            self.hosts.entry(host).or_default().push(report);
         }
         for (version, resources) in document.served {
             match resources {

@@ -115,6 +115,11 @@ impl Kind for CalicoDatastore {
         (Some(settings), found)
     }
 
+    fn is_judged_offline() -> bool {
+        // Both etcds are read.
+        false
+    }
+
     fn uses(&self, field: SpecField) -> bool {
         match field {
             SpecField::MaxUnavailable => true,

@@ -17,6 +17,8 @@ const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 const IPAM: &str = "host-local";
 /// The folder of host-local's leases, unless the conflist names another one.
 const LEASE_DIRECTORY: &str = "/var/lib/cni/networks";
+/// Most characters kept of a value.
+const LONGEST: usize = 256;
 /// Options of the bridge plugin under which the bridge does not forward as replumb expects: key, and the value that changes
 /// nothing.
 const FORWARDING: [(&str, Value); 7] = [
@@ -126,8 +128,13 @@ fn set(field: &mut String, map: &Map<String, Value>, key: &str) {
         .and_then(Value::as_str)
         .filter(|text| !text.is_empty())
     {
-        text.clone_into(field);
+        *field = cut(text);
     }
+}
+
+/// A file may have values of any length, and each status has them.
+fn cut(text: &str) -> String {
+    text.chars().take(LONGEST).collect()
 }
 
 fn options(delegate: &Map<String, Value>) -> Vec<String> {
@@ -135,15 +142,13 @@ fn options(delegate: &Map<String, Value>) -> Vec<String> {
         .iter()
         .filter_map(|(key, harmless)| {
             let value = go_value(delegate, key).filter(|value| !value.is_null() && *value != harmless)?;
-            (value.as_u64() != Some(0)).then(|| format!("{key} {value}"))
+            (value.as_u64() != Some(0)).then(|| cut(&format!("{key} {value}")))
         })
         .collect();
-    // Without an address on the bridge, pods have another gateway.
-    let is_false = |key: &str| go_value(delegate, key) == Some(&Value::Bool(false));
-    if is_false("isDefaultGateway")
-        && !go_value(delegate, "isGateway").is_some_and(|value| *value == Value::Bool(true))
-    {
-        options.push("isDefaultGateway false".to_owned());
+    // flannel's plugin adds isGateway, unless the key is there. Without an address on the bridge, pods have another gateway.
+    let is = |key: &str, expected: bool| go_value(delegate, key) == Some(&Value::Bool(expected));
+    if is("isGateway", false) && !is("isDefaultGateway", true) {
+        options.push("isGateway false".to_owned());
     }
     options
 }
@@ -203,9 +208,9 @@ mod tests {
         "macspoofchk true"
     )]
     #[case(
-        r#"{"type":"flannel","delegate":{"isDefaultGateway":false}}"#,
+        r#"{"type":"flannel","delegate":{"isGateway":false}}"#,
         "delegate",
-        "isDefaultGateway false"
+        "isGateway false"
     )]
     fn each_deviation_is_named(#[case] plugin: &str, #[case] field: &str, #[case] value: &str) {
         let [(found, is, _)] = &read(plugin).deviations()[..] else {

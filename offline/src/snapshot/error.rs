@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// Why a document is not a snapshot.
-#[derive(Debug, Error)]
+#[derive(Debug, PartialEq, Eq, Error)]
 pub enum SnapshotError {
     /// The text is not YAML, or has other fields than a snapshot.
     #[error("not such a document: {0}")]
@@ -31,6 +31,12 @@ pub enum SnapshotError {
     NoSuchObject {
         /// The field of the document.
         field: &'static str,
+        /// What the object has to match.
+        target: String,
+    },
+    /// A patch changes what tells an object from others, or its form.
+    #[error("patches: the patch of {target} changes its kind, namespace or name, or is no object")]
+    Patch {
         /// What the object has to match.
         target: String,
     },

@@ -20,7 +20,7 @@ use super::owned_pods::internal_address;
 ///
 /// A report is not one of an agent, or is for no node.
 pub fn reports(
-    hosts: &BTreeMap<String, Value>,
+    hosts: &BTreeMap<String, Vec<Value>>,
     objects: &BTreeMap<Identity, Value>,
     derived: bool,
 ) -> Result<BTreeMap<String, Value>, SnapshotError> {
@@ -35,11 +35,14 @@ pub fn reports(
         }
     }
     let mut reports = BTreeMap::new();
-    for (index, node) in (1_u8..).zip(&nodes) {
+    for (index, node) in (1_usize..).zip(&nodes) {
         let name = name_of(node);
-        let mut report = hosts.get("*").cloned().unwrap_or_default();
-        if let Some(own) = hosts.get(&name) {
-            merge(&mut report, own);
+        let mut report = Value::Null;
+        let patches = ["*", name.as_str()]
+            .into_iter()
+            .filter_map(|host| hosts.get(host));
+        for patch in patches.flatten() {
+            merge(&mut report, patch);
         }
         if report.is_null() {
             continue;
@@ -52,6 +55,12 @@ pub fn reports(
             )
         })?;
         if derived {
+            if !report["flannelToCalico"]["facts"].is_null() && !has_objects(&report) {
+                return Err(failed(
+                    &name,
+                    "flannelToCalico.facts and its bridge: needed objects".to_owned(),
+                ));
+            }
             add_pods(&mut report, &name, objects);
         }
         let parsed: Result<NodeMigrationStatus, _> = serde_json::from_value(report.clone());
@@ -61,11 +70,21 @@ pub fn reports(
     Ok(reports)
 }
 
+/// Whether the parts of a report to which pods are added have their form.
+fn has_objects(report: &Value) -> bool {
+    let facts = &report["flannelToCalico"]["facts"];
+    let is_form = |value: &Value| value.is_object() || value.is_null();
+    facts.is_object() && is_form(&facts["bridge"]) && is_form(&facts["bridge"]["present"])
+}
+
 /// Values for placeholders, from the Node: its name, its address, its ranges of pods and their first addresses.
-fn values(node: &Value, index: u8) -> BTreeMap<&'static str, String> {
+fn values(node: &Value, index: usize) -> BTreeMap<&'static str, String> {
     let mut values = BTreeMap::from([
         ("node", name_of(node)),
-        ("mac", format!("aa:bb:cc:00:00:{index:02x}")),
+        (
+            "mac",
+            format!("aa:bb:cc:00:{:02x}:{:02x}", index / 256 % 256, index % 256),
+        ),
     ]);
     values.extend(internal_address(node).map(|address| ("address", address)));
     let ranges = node["spec"]["podCIDRs"].as_array().into_iter().flatten();

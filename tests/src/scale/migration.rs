@@ -132,6 +132,8 @@ fn manifest(size: &Size) -> Value {
         }),
         Kind::PodCidr => json!({
             "podCidr": {
+                // No program routes Services of a cluster without hosts.
+                "localRangesChecked": true,
                 "from": POD_NETWORK, "to": NEW_PODS, "soakSeconds": SOAK_SECONDS, "podsAtOnce": pods_at_once(size),
             },
             "rollout": {"maxUnavailable": "10%"},

@@ -67,6 +67,9 @@ pub async fn connect(context: &Context, to: &Datastore) -> Result<Store, StorePr
     let Some(etcd) = &to.etcd else {
         return Ok(Store::Kubernetes(context.client.clone()));
     };
+    if !context.asks_other_servers {
+        return Err(StoreProblem::of_no_server());
+    }
     let access = access(context, ASKER, Side::V3, etcd).await?;
     let mut store = Etcd3::connect(&access).await.map_err(|error| problem(&error))?;
     store.be_impatient();

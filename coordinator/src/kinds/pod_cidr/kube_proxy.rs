@@ -34,7 +34,8 @@ pub struct KubeProxies {
 /// `DaemonSet`s of kube-system that run kube-proxy.
 fn daemon_sets(sets: &[DaemonSet]) -> impl Iterator<Item = (&DaemonSet, &Container)> {
     sets.iter()
-        .filter(|set| set.namespace == KUBE_SYSTEM)
+        // One without pods says nothing of the nodes.
+        .filter(|set| set.namespace == KUBE_SYSTEM && set.desired > 0)
         .filter_map(|set| {
             let mut containers = set.containers.iter().filter(|container| !container.init);
             Some((set, containers.find(|container| runs(container, PROGRAM))?))
@@ -50,10 +51,24 @@ pub fn config_maps(sets: &[DaemonSet]) -> BTreeSet<(String, String)> {
         .collect()
 }
 
+/// Names of the `ConfigMap`s of kube-system that a running kube-proxy mounts.
+fn used_maps<'a>(sets: &'a [DaemonSet], pods: &'a Index) -> BTreeSet<&'a str> {
+    let of_sets = daemon_sets(sets).flat_map(|(set, _)| set.referred_config_maps());
+    let of_pods = pods
+        .more()
+        .filter(|((namespace, _), more)| {
+            *namespace == KUBE_SYSTEM && more.programs.iter().any(|program| runs(program, PROGRAM))
+        })
+        .flat_map(|(_, more)| more.config_maps.iter().map(String::as_str));
+    of_sets.chain(of_pods).collect()
+}
+
 /// What kube-proxy is told by these objects.
 pub fn observe(maps: &[ConfigMap], sets: &[DaemonSet], pods: &Index) -> KubeProxies {
     let mut found = KubeProxies::default();
-    let configurations: Vec<(String, Value)> = maps.iter().flat_map(configurations).collect();
+    let used = used_maps(sets, pods);
+    let is_used = |map: &&ConfigMap| used.contains(map.name_any().as_str());
+    let configurations: Vec<(String, Value)> = maps.iter().filter(is_used).flat_map(configurations).collect();
     for (object, configuration) in &configurations {
         found.is_known = true;
         let mode = configuration["detectLocalMode"]
@@ -79,10 +94,19 @@ pub fn observe(maps: &[ConfigMap], sets: &[DaemonSet], pods: &Index) -> KubeProx
         if argument(container, "config").is_some() {
             continue;
         }
+        let mode = argument(container, "detect-local-mode").filter(|mode| !mode.is_empty());
+        if mode.is_some_and(|mode| mode != BY_RANGE) {
+            found.is_known = true;
+            continue;
+        }
+        let said = argument(container, "cluster-cidr").unwrap_or_default();
+        let ranges = ranges_in(&said);
+        // A value such as $(CLUSTER_CIDR) is not known.
+        if said.split(',').filter(|part| !part.is_empty()).count() != ranges.len() {
+            continue;
+        }
         found.is_known = true;
-        let mode = argument(container, "detect-local-mode");
-        let ranges = ranges_in(&argument(container, "cluster-cidr").unwrap_or_default());
-        if mode.is_none_or(|mode| mode == BY_RANGE) && !ranges.is_empty() {
+        if !ranges.is_empty() {
             by_flags.entry(ranges).or_default().push(object);
         }
     }

@@ -27,6 +27,8 @@ const RESOURCES: [&str; 7] = [
 ];
 /// Values of environment variables that Felix reads as true; Felix ignores an empty variable.
 const IS_TRUE: [&str; 9] = ["true", "True", "TRUE", "1", "t", "T", "y", "Y", ""];
+/// Values that Felix reads as false, in any case; Felix ignores an empty variable.
+const IS_FALSE: [&str; 6] = ["", "0", "f", "false", "n", "no"];
 /// File name of the conflist that install-cni writes by default.
 const CONFLIST: &str = "10-calico.conflist";
 const MANIFEST: &str = "apply Calico's manifest for this migration (manifests/flannel-migration/calico.yaml of the \
@@ -237,8 +239,8 @@ fn data_plane(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
     let Some(container) = calico_node(set) else { return };
     let name = "FELIX_BPFENABLED";
     match variable(&facts.config_maps, set, container, name) {
-        Variable::Unset | Variable::Known("") => {}
-        Variable::Known(value) if !IS_TRUE.contains(&value) => {}
+        Variable::Unset => {}
+        Variable::Known(value) if IS_FALSE.iter().any(|off| value.eq_ignore_ascii_case(off)) => {}
         Variable::Known(value) => report.fail(
             "DaemonSet",
             set.key(),
@@ -257,6 +259,12 @@ fn data_plane(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
 /// For pods with IPv6 addresses, Calico must be configured to assign IPv6 addresses.
 fn ipv6(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
     let node = calico_node(set);
+    for name in ["FELIX_IPV6SUPPORT", "IP6"] {
+        let found = node.map(|container| variable(&facts.config_maps, set, container, name));
+        if let Some(Variable::Unknown(place)) = found {
+            unknown_variable(set, "calico-node", name, &place, "", report);
+        }
+    }
     let mut refuse = |name: &str, found: &str, needed: &str, fix: &str| {
         report.fail(
             "DaemonSet",

@@ -197,8 +197,8 @@ impl Report {
         self.migration.phase == MigrationPhase::RolledBack
     }
 
-    /// Losses that a migration must not have: no probe is lost, and in place no connection breaks and no pod is recreated. Where pods are restarted at the
-    /// end, the losses of a rolling restart are allowed.
+    /// Losses that a migration must not have: no probe is lost, and in place no connection breaks and no pod is recreated. Where
+    /// pods are restarted at the end, the losses of a rolling restart are allowed.
     fn disruptions(&self) -> Vec<String> {
         let keeps_pods = self.own.keeps_pods() || self.own.adopts_pods();
         let in_place = self.own.strategy == Strategy::InPlace;

@@ -31,8 +31,11 @@ const PLUGINS: [&str; 4] = ["flannel", "bridge", "portmap", "host-local"];
 
 /// The names that the link of a pod on the host may have: that of its record and Calico's.
 pub fn link_names(attachment: &Attachment) -> Option<(&str, String)> {
-    // The bridge comes first, under any name.
-    let link = attachment.links.iter().rfind(|name| *name != BRIDGE)?;
+    // Plugins name the pair of links of a pod veth…; the bridge has any name, and a chained plugin may add a link of its own.
+    let mut links = attachment.links.iter();
+    let link = links
+        .find(|name| name.starts_with("veth"))
+        .or_else(|| attachment.links.iter().find(|name| *name != BRIDGE))?;
     Some((link, pod_link(&attachment.namespace, &attachment.pod)))
 }
 
@@ -143,6 +146,9 @@ fn other_link(
         let known = pod_link.filter(|link| link.name == calico_name);
         known.and_then(|link| snapshot.link(&link.name))
     })?;
+    if link.kind != "veth" {
+        return None;
+    }
     match link.controller.map(|index| snapshot.name(index)) {
         Some(bridge) => Some(format!(
             "link {} on {}",
@@ -225,7 +231,7 @@ pub fn legacy_problems(attachments: &[(PathBuf, Result<Attachment, String>)]) ->
         .filter_map(|(path, attachment)| {
             let problem = attachment.as_ref().err()?;
             Some(format!(
-                "{}: {problem}, so the address of its pod is unknown: delete that pod, or use strategy Drain",
+                "{}: {problem}, so the address of its pod is unknown: delete that pod, or the file if no such pod runs, or use strategy Drain",
                 path.display()
             ))
         })
@@ -259,3 +265,6 @@ pub fn kept_addresses(snapshot: &Snapshot) -> Vec<IpAddr> {
     let kept = addresses.filter(|own| own.label == KEPT_LABEL && on_loopback(own.link));
     kept.map(|own| own.address.addr()).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,7 +22,8 @@ fn set(arguments: &[&str]) -> DaemonSet {
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
             ..Container::default()
         }],
-        config_maps: vec!["kube-proxy-config".to_owned()],
+        config_maps: vec!["kube-proxy".to_owned(), "kube-proxy-config".to_owned()],
+        desired: 3,
         ..DaemonSet::default()
     }
 }
@@ -128,6 +129,12 @@ fn flags_of_a_daemon_set_count_unless_a_file_overrides_them() {
     ])];
     let found = observe(&[], &other, &none);
     assert!(found.is_known && found.uses.is_empty());
+    let value = [set(&["kube-proxy", "--cluster-cidr=$(CLUSTER_CIDR)"])];
+    assert_eq!(
+        observe(&[], &value, &none),
+        KubeProxies::default(),
+        "the value is not known"
+    );
     let file = [set(&[
         "kube-proxy",
         "--config=/etc/kube-proxy.yaml",
@@ -138,4 +145,15 @@ fn flags_of_a_daemon_set_count_unless_a_file_overrides_them() {
         KubeProxies::default(),
         "the file is on the host"
     );
+}
+
+/// A ConfigMap of a kube-proxy that was removed says nothing of the program that replaced it.
+#[test]
+fn a_configuration_without_a_kube_proxy_is_not_known() {
+    let none = PodStore::new("replumb-system").index();
+    let maps = [map("kube-proxy", "config.conf", YAML)];
+    assert_eq!(observe(&maps, &[], &none), KubeProxies::default());
+    let mut removed = set(&["kube-proxy", "--config=/var/lib/kube-proxy/config.conf"]);
+    removed.desired = 0;
+    assert_eq!(observe(&maps, &[removed], &none), KubeProxies::default());
 }
