@@ -90,28 +90,49 @@ fn twin(rule: &str, notation: Notation) -> Option<String> {
         Notation::Nft => "cali*",
         Notation::Iptables => "cali+",
     };
-    let is_tunnel = |name: &str| TUNNELS.iter().any(|start| name.starts_with(start));
+    let mut is_comment = false;
     let mut changed = false;
-    let words: Vec<String> = rule
-        .split(' ')
+    let words: Vec<String> = words(rule)
         .map(|word| {
+            let follows_comment = std::mem::replace(&mut is_comment, word.ends_with("comment"));
             let comma = if word.ends_with(',') { "," } else { "" };
             let bare = word.trim_end_matches(',');
-            let name = bare.trim_matches('"');
-            let link = if name == BRIDGE {
-                pods
-            } else if is_tunnel(name) && name.contains("v6") {
-                "vxlan-v6.calico"
-            } else if is_tunnel(name) {
-                "vxlan.calico"
-            } else {
-                return word.to_owned();
+            let name = match notation {
+                Notation::Nft => bare.strip_prefix('"').and_then(|name| name.strip_suffix('"')),
+                Notation::Iptables => Some(bare),
             };
+            let link = match name {
+                Some(BRIDGE) => pods,
+                Some(name) if is_tunnel(name) && name.contains("v6") => "vxlan-v6.calico",
+                Some(name) if is_tunnel(name) => "vxlan.calico",
+                Some(_) | None => return word.to_owned(),
+            };
+            if follows_comment {
+                return word.to_owned();
+            }
             changed = true;
             format!("{}{comma}", quote(link))
         })
         .collect();
     changed.then(|| words.join(" "))
+}
+
+/// The words of a rule. A text in quotes is one word.
+fn words(rule: &str) -> impl Iterator<Item = &str> {
+    let mut quoted = false;
+    rule.split(move |letter| {
+        quoted ^= letter == '"';
+        letter == ' ' && !quoted
+    })
+}
+
+/// Whether it is the name of a tunnel of flannel, or a pattern for such names.
+fn is_tunnel(name: &str) -> bool {
+    let number = TUNNELS.iter().find_map(|start| name.strip_prefix(start));
+    number.is_some_and(|number| {
+        let is_of_pattern = |letter: char| letter.is_ascii_digit() || ['*', '+'].contains(&letter);
+        !number.is_empty() && number.chars().all(is_of_pattern)
+    })
 }
 
 /// The rule without its counts, which differ between a rule and its twin.
@@ -142,11 +163,10 @@ fn cut(text: &str) -> String {
 /// Whether a chain belongs to a program whose rules follow the links by themselves, or do not name links: kube-proxy, flannel,
 /// Calico, the CNI plugins, replumb.
 pub fn is_known(family: &str, table: &str, chain: &str) -> bool {
-    let tables = ["flannel-ipv4", "flannel-ipv6", "kube-proxy", "calico"];
-    let chains = ["KUBE-", "FLANNEL-", "CNI-", "cali-", "cali"];
+    let tables = ["flannel-ipv4", "flannel-ipv6", "kube-proxy"];
+    let chains = ["KUBE-", "FLANNEL-", "CNI-", "cali"];
     tables.contains(&table)
-        || table.starts_with("replumb")
-        || table.starts_with("cali")
+        || ["replumb", "cali"].iter().any(|start| table.starts_with(start))
         || family == "netdev"
         || chains.iter().any(|start| chain.starts_with(start))
 }
@@ -182,10 +202,29 @@ mod tests {
     #[case("-A FORWARD -i cni01 -j ACCEPT", Notation::Iptables, None)]
     #[case(r#"iifname "eth0" accept"#, Notation::Nft, None)]
     #[case(r#"ip saddr 10.244.0.0/16 accept comment "of flannel.""#, Notation::Nft, None)]
+    #[case(r#"iifname "eth0" accept comment "cni0""#, Notation::Nft, None)]
+    #[case(
+        r#"iifname "cni0" accept comment "cni0""#,
+        Notation::Nft,
+        Some(r#"iifname "cali*" accept comment "cni0""#)
+    )]
+    #[case(
+        "-A INPUT -i eth0 -m comment --comment cni0 -j DROP",
+        Notation::Iptables,
+        None
+    )]
+    #[case(
+        r#"-A INPUT -i eth0 -m comment --comment "no cni0 here" -j DROP"#,
+        Notation::Iptables,
+        None
+    )]
+    #[case(
+        "-A FORWARD -o flannel.+ -j ACCEPT",
+        Notation::Iptables,
+        Some("-A FORWARD -o vxlan.calico -j ACCEPT")
+    )]
     fn the_twin_of_a_rule(#[case] rule: &str, #[case] notation: Notation, #[case] expected: Option<&str>) {
-        // A comment is a text with a period, and no link.
-        let found = twin(rule, notation).filter(|_| !rule.contains("comment"));
-        assert_eq!(found.as_deref(), expected);
+        assert_eq!(twin(rule, notation).as_deref(), expected);
     }
 
     #[test]

@@ -33,8 +33,7 @@ async fn read_all(proc: &Path, found: &mut ForeignRules) -> Result<(), FirewallE
             chains.len()
         ));
     }
-    let chains: Vec<&Chain> = chains.iter().take(CHAINS).collect();
-    for some in chains.chunks(AT_ONCE) {
+    for some in chains[..chains.len().min(CHAINS)].chunks(AT_ONCE) {
         let commands: Vec<String> = some.iter().map(|chain| format!("list chain {chain}")).collect();
         // A chain that was deleted meanwhile fails the call: each is read alone then.
         match run("nft", &["-s", &commands.join("; ")], None).await {
@@ -67,11 +66,8 @@ async fn read_all(proc: &Path, found: &mut ForeignRules) -> Result<(), FirewallE
     Ok(())
 }
 
-/// Family, table and chain, as nft takes them.
-type Chain = String;
-
-/// The chains of other programs.
-async fn chains() -> Result<Vec<Chain>, FirewallError> {
+/// The chains of other programs: family, table and chain, as nft takes them.
+async fn chains() -> Result<Vec<String>, FirewallError> {
     let mut chains = Vec::new();
     let mut table: Option<(String, String)> = None;
     lines("nft", &["list chains"], |line| {
