@@ -216,16 +216,20 @@ pub async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, Rea
 ///
 /// The API server refuses the read, does not answer, or sends an answer that cannot be read.
 pub async fn serves_native_resources(context: &Context) -> Result<bool, ReadError> {
-    Ok(!resources(context, NATIVE_VERSION).await?.is_empty())
+    match resources(context, NATIVE_VERSION).await {
+        Ok(resources) => Ok(!resources.is_empty()),
+        // An API server of its own that does not answer at the moment serves the group.
+        Err(ReadError {
+            source: kube::Error::Api(status),
+            ..
+        }) if status.code == 503 => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 async fn resources(context: &Context, api_version: &'static str) -> Result<BTreeSet<String>, ReadError> {
     match context.client.list_api_group_resources(api_version).await {
         Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.name).collect()),
-        // An API server of its own that does not answer at the moment serves the group.
-        Err(kube::Error::Api(status)) if status.code == 503 && api_version == NATIVE_VERSION => {
-            Ok(BTreeSet::from(["unavailable".to_owned()]))
-        }
         // An unknown group is answered with plain text, without the reason NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeSet::new()),
         Err(source) => Err(ReadError::of("listing", api_version, source)),

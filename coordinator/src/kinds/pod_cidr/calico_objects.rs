@@ -51,13 +51,15 @@ pub async fn blocks(store: &Store, claims: &Claims) -> Result<Vec<Result<Block, 
     store.each(calico::IPAM_BLOCK, kept).await
 }
 
-/// Objects that contain a range. `begun_with`: namespace and name of Calico's `DaemonSet`, once the migration has started.
+/// Objects that contain a range, with those that kube-proxy is told. `begun_with`: namespace and name of Calico's `DaemonSet`, once
+/// the migration has started.
 pub async fn mentions(
     context: &Context,
     cache: &Cache,
     store: &Store,
     kind: &PodCidr,
     begun_with: Option<(&str, &str)>,
+    of_proxies: Vec<RangeUse>,
 ) -> Result<Vec<RangeUse>, PassError> {
     let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
     let daemon_set = ::calico::saved_daemon_set(&daemon_sets, begun_with);
@@ -78,7 +80,7 @@ pub async fn mentions(
         .flat_map(|set| places::calico(set, &config_maps, &system))
         .collect();
     mentions.extend(maps.iter().filter_map(places::kubeadm));
-    mentions.extend(kube_proxies(context, cache).await?.uses);
+    mentions.extend(of_proxies);
     mentions.extend(of_policies);
     for policies in POLICIES {
         let of_policy = |object: DynamicObject| places::calico_policy(policies.0, &object, &system, kind);

@@ -62,7 +62,8 @@ pub async fn cluster(
     kind: &PodCidr,
     node_migrations: &[Arc<NodeMigration>],
 ) -> Result<ClusterFacts, PassError> {
-    let (datastore, in_calico) = in_calico(context, cache, reads, kind).await?;
+    let proxies = kube_proxies(context, cache).await?;
+    let (datastore, in_calico) = in_calico(context, cache, reads, kind, proxies.uses).await?;
     let (calico_resources, name_services, services, webhooks) = tokio::try_join!(
         read::calico_resources(context),
         read::name_services(context),
@@ -111,7 +112,7 @@ pub async fn cluster(
         ipam: objects::ipam(in_calico.ipam.as_ref()),
         services,
         mentions: in_calico.mentions,
-        kube_proxy_is_known: kube_proxies(context, cache).await?.is_known,
+        kube_proxy_is_known: proxies.is_known,
         calico_nodes: in_calico.nodes,
         datastore,
         daemon_sets: daemon_sets
@@ -145,6 +146,7 @@ async fn in_calico(
     cache: &Cache,
     reads: &mut ReadCache,
     kind: &PodCidr,
+    of_proxies: Vec<RangeUse>,
 ) -> Result<(DatastoreFacts, InCalico), PassError> {
     let mut found = DatastoreFacts::default();
     if let Some(said) = datastore::ask(context, cache, kind, None).await? {
@@ -171,7 +173,7 @@ async fn in_calico(
             store.ipam_config(),
             calico_nodes::read(&store, cache),
         )?;
-        let mentions = mentions(context, cache, &store, kind, None).await?;
+        let mentions = mentions(context, cache, &store, kind, None, of_proxies).await?;
         Ok(InCalico {
             pools,
             blocks,

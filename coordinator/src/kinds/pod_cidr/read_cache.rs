@@ -96,7 +96,9 @@ impl ReadCache {
         pace: Pace,
     ) -> Result<Arc<[RangeUse]>, PassError> {
         let reading = async {
-            let found = calico_objects::mentions(context, cache, store, kind, Some(begun_with)).await?;
+            let proxies = calico_objects::kube_proxies(context, cache).await?;
+            let found =
+                calico_objects::mentions(context, cache, store, kind, Some(begun_with), proxies.uses).await?;
             Ok(Arc::from(found))
         };
         refresh(&mut self.mentions, pace, reading).await.cloned()
