@@ -1,5 +1,6 @@
 //! JSON merge patches (RFC 7386): the difference between two values, and its application.
 
+pub use json_patch::merge as apply;
 use serde_json::{Map, Value};
 
 /// Returns the merge patch that turns `from` into `to`, or `None` if they are equal.
@@ -31,26 +32,6 @@ pub fn difference(from: &Value, to: &Value) -> Option<Value> {
     Some(Value::Object(patch))
 }
 
-/// Applies a merge patch to a value.
-pub fn apply(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    let mut merged = match target.take() {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    };
-    for (key, change) in patch {
-        if change.is_null() {
-            merged.remove(key);
-        } else {
-            apply(merged.entry(key.clone()).or_insert(Value::Null), change);
-        }
-    }
-    *target = Value::Object(merged);
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -64,6 +45,27 @@ mod tests {
         let mut target = from.clone();
         apply(&mut target, &difference(&from, &to).unwrap());
         assert_eq!(target, to);
+    }
+
+    #[test]
+    fn the_examples_of_the_standard_hold() {
+        for (mut target, patch, expected) in [
+            (
+                json!({"a": {"b": 1, "c": 2}}),
+                json!({"a": {"b": null}}),
+                json!({"a": {"c": 2}}),
+            ),
+            (json!({"a": [1, 2]}), json!({"a": [3]}), json!({"a": [3]})),
+            (
+                json!({"a": "b"}),
+                json!({"a": {"b": {"c": null}}}),
+                json!({"a": {"b": {}}}),
+            ),
+            (json!([1]), json!("c"), json!("c")),
+        ] {
+            apply(&mut target, &patch);
+            assert_eq!(target, expected);
+        }
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use api::MigrationStatus;
+pub use api::merge::apply as merge;
 use http::{Method, StatusCode};
 use kube::Client;
-pub use memory_api::merge;
 use memory_api::{Answer, Call, Objects, as_merge, failure, failure_of};
 use runtime::client::StrictLayer;
 use serde_json::{Value, json};

@@ -4,14 +4,12 @@
 mod answer;
 mod json_patch;
 mod list;
-mod merge;
 mod objects;
 mod path;
 mod request;
 
+pub use self::json_patch::as_merge;
 pub use answer::{Answer, failure, failure_of};
-pub use json_patch::as_merge;
-pub use merge::merge;
 pub use objects::Objects;
 pub use path::{Place, is_below, parse};
 pub use request::{Call, client};

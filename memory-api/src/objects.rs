@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use crate::answer::{Answer, failure, failure_of};
 use crate::json_patch::{self, Refusal};
 use crate::list::page;
-use crate::merge::merge;
 use crate::path::{is_below, parse};
 use crate::request::Call;
 
@@ -203,7 +202,7 @@ impl Objects {
             if !version.is_null() && *version != object["metadata"]["resourceVersion"] {
                 return failure(StatusCode::CONFLICT, "Conflict");
             }
-            merge(&mut object, body);
+            ::json_patch::merge(&mut object, body);
         }
         give_up_addresses(path, &mut object);
         self.put(path, object);

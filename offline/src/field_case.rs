@@ -151,7 +151,7 @@ impl FieldCase {
     async fn after(&self, fix: &Fix, mut snapshot: Snapshot, spec: &Value) -> anyhow::Result<Problems> {
         snapshot.apply(fix.snapshot.clone()).context("fix")?;
         let mut spec = spec.clone();
-        memory_api::merge(&mut spec, &fix.migration);
+        api::merge::apply(&mut spec, &fix.migration);
         let judgement = judge(snapshot, &spec).await?;
         let unexpected = judgement
             .refusals()

@@ -13,10 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use api::merge;
 pub use document::{Document, check_header};
 pub use error::SnapshotError;
 use identity::{Identity, discovery_path};
-use memory_api::{Objects, merge};
+use memory_api::Objects;
 
 /// A cluster in memory: objects, reports of hosts, and what the API server serves.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +75,7 @@ impl Snapshot {
             }
             for identity in wanted {
                 if let Some(object) = self.objects.get_mut(&identity) {
-                    merge(object, &patch.patch);
+                    merge::apply(object, &patch.patch);
                     if Identity::of(object).as_ref() != Ok(&identity) {
                         return Err(SnapshotError::Patch {
                             target: patch.target.to_string(),

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use api::merge;
 use api::node_migration::NodeMigrationStatus;
 use ipnet::IpNet;
-use memory_api::merge;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -42,7 +42,7 @@ pub fn reports(
             .into_iter()
             .filter_map(|host| hosts.get(host));
         for patch in patches.flatten() {
-            merge(&mut report, patch);
+            merge::apply(&mut report, patch);
         }
         if report.is_null() {
             continue;
