@@ -29,11 +29,11 @@ pub async fn adopt(
     for object in without_node(cache, migration) {
         delete(context, &object).await?;
     }
-    sync(context, cache, migration, ask).await
+    sync(context, cache, migration, &linux_nodes(cache), ask).await
 }
 
-/// Creates missing objects, and deletes those whose Migration is over or gone. `ask` writes into a new object what its agent
-/// needs from the start.
+/// Creates the missing objects of these `nodes`, and deletes those whose Migration is over or gone. `ask` writes into a new object
+/// what its agent needs from the start.
 ///
 /// # Errors
 ///
@@ -42,6 +42,7 @@ pub async fn sync(
     context: &Context,
     cache: &Cache,
     migration: &Migration,
+    nodes: &BTreeMap<String, Arc<Node>>,
     ask: impl Fn(&mut NodeMigrationSpec),
 ) -> Result<(), WriteError> {
     let existing: BTreeMap<String, Arc<NodeMigration>> = cache
@@ -65,7 +66,7 @@ pub async fn sync(
         .filter(|unclear| unclear.is_unusable)
         .map(|unclear| (unclear.name.as_str(), unclear.words.as_str()))
         .collect();
-    for name in linux_nodes(cache).keys() {
+    for name in nodes.keys() {
         if existing.contains_key(name) {
             continue;
         }

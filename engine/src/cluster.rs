@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::environment::Environment;
+use crate::node_selection::NodeSelection;
 
 /// An object that was read and not understood.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -167,8 +168,8 @@ pub struct DaemonSet {
     pub labels: BTreeMap<String, String>,
     /// Annotations of the object.
     pub annotations: BTreeMap<String, String>,
-    /// Node selector of the pod template.
-    pub node_selector: BTreeMap<String, String>,
+    /// The Nodes that the pod template selects.
+    pub selection: NodeSelection,
     /// Whether the pods use the host network. Pods of a pod network do: they create the links of the host.
     pub host_network: bool,
     /// Containers of the pod template, init containers first.

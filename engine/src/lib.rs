@@ -24,6 +24,7 @@ pub mod kernel;
 pub mod kind_fields;
 pub mod labels;
 pub mod moves;
+pub mod node_selection;
 pub mod order;
 pub mod owner;
 pub mod pods;

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::cluster;
+use engine::node_selection::{NodeRequirement, NodeSelection, NodeTerm};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{ConfigMap, Container};
+use k8s_openapi::api::core::v1::{Affinity, ConfigMap, Container, NodeSelectorRequirement};
 
 use super::environment;
 
@@ -37,7 +38,7 @@ pub fn daemon_set(daemon_set: &DaemonSet) -> cluster::DaemonSet {
         name: metadata.name.clone().unwrap_or_default(),
         labels: metadata.labels.clone().unwrap_or_default(),
         annotations: metadata.annotations.clone().unwrap_or_default(),
-        node_selector: pod.node_selector.unwrap_or_default(),
+        selection: node_selection(pod.node_selector, pod.affinity),
         host_network: pod.host_network.unwrap_or_default(),
         containers: init
             .chain(pod.containers.iter().map(|found| container(found, false)))
@@ -52,6 +53,40 @@ pub fn daemon_set(daemon_set: &DaemonSet) -> cluster::DaemonSet {
             .and_then(|strategy| strategy.type_)
             .as_deref()
             == Some("OnDelete"),
+    }
+}
+
+/// The Nodes that a pod template selects. A requirement with an unknown operator is left out: the template then selects more Nodes,
+/// and replumb takes none of them for one that the template does not want.
+fn node_selection(labels: Option<BTreeMap<String, String>>, affinity: Option<Affinity>) -> NodeSelection {
+    let required = affinity
+        .and_then(|affinity| affinity.node_affinity)
+        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution);
+    let requirements = |found: Option<Vec<NodeSelectorRequirement>>| {
+        let understood = |found: NodeSelectorRequirement| {
+            Some(NodeRequirement {
+                key: found.key,
+                operator: found.operator.parse().ok()?,
+                values: found.values.unwrap_or_default(),
+            })
+        };
+        found
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(understood)
+            .collect()
+    };
+    NodeSelection {
+        labels: labels.unwrap_or_default(),
+        terms: required.map(|required| {
+            let terms = required.node_selector_terms.into_iter();
+            terms
+                .map(|term| NodeTerm {
+                    labels: requirements(term.match_expressions),
+                    fields: requirements(term.match_fields),
+                })
+                .collect()
+        }),
     }
 }
 
@@ -137,7 +172,8 @@ mod tests {
         let found = daemon_set(&from(flannel()));
         assert_eq!(found.key(), "kube-flannel/kube-flannel-ds");
         assert_eq!(found.managers, ["argocd-controller (Apply)", "kubectl (Update)"]);
-        assert_eq!(found.node_selector["kubernetes.io/os"], "linux");
+        assert_eq!(found.selection.labels["kubernetes.io/os"], "linux");
+        assert_eq!(found.selection.terms, None);
         assert_eq!(found.config_maps, ["kube-flannel-cfg"]);
         assert_eq!(
             found.referred_config_maps().into_iter().collect::<Vec<_>>(),
@@ -162,6 +198,29 @@ mod tests {
             object["status"][field] = value.into();
             assert!(!daemon_set(&from(object)).rolled_out, "{field}");
         }
+    }
+
+    #[test]
+    fn the_required_node_affinity_is_read() {
+        let mut object = flannel();
+        object["spec"]["template"]["spec"]["affinity"] = serde_json::json!({ "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [{
+                "matchExpressions": [
+                    { "key": "node-role.kubernetes.io/edge", "operator": "DoesNotExist" },
+                    { "key": "later", "operator": "NotKnownYet" },
+                ],
+                "matchFields": [{ "key": "metadata.name", "operator": "NotIn", "values": ["far"] }],
+            }] },
+        } });
+        let found = daemon_set(&from(object)).selection;
+        let node = |name: &str, extra: &[&str]| {
+            let labels = extra.iter().map(|key| ((*key).to_owned(), String::new()));
+            let os = ("kubernetes.io/os".to_owned(), "linux".to_owned());
+            found.selects(name, &labels.chain([os]).collect())
+        };
+        assert!(node("a", &[]));
+        assert!(!node("a", &["node-role.kubernetes.io/edge"]));
+        assert!(!node("far", &[]));
     }
 
     #[test]

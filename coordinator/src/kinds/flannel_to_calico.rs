@@ -32,6 +32,7 @@ use engine::check::Check;
 use engine::cluster::silent_nodes;
 use engine::document::Document;
 use engine::evict::Time;
+use engine::node_selection::NodeSelection;
 use engine::reason::Reason;
 use flannel_to_calico::checks::{self, CheckPolicy};
 use flannel_to_calico::detect::detect;
@@ -72,6 +73,7 @@ impl Kind for FlannelToCalico {
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, PassError> {
         let mut facts = Box::pin(observe::cluster(context, cache, node_migrations)).await?;
+        facts.leave_out(&self.options);
         if let Ok(settings) = detect(&self.options, &facts) {
             let preview = memory.kinds.of::<PreviewMemory>();
             let observation = preview.observe(context, cache, migration, &settings, &facts);
@@ -148,6 +150,7 @@ impl Kind for FlannelToCalico {
         };
         status.flannel_to_calico = Some(FlannelToCalicoStatus {
             settings,
+            nodes: Some(facts.selection.clone()).filter(|selection| *selection != NodeSelection::default()),
             policy_preview,
         });
     }

@@ -96,7 +96,7 @@ fn a_large_daemon_set_of_a_tenant_is_pruned() {
     assert_eq!(read.managers, ["argocd-controller (Apply)"]);
     assert!(read.annotations.contains_key("argocd.argoproj.io/tracking-id"));
     assert_eq!((read.desired, read.ready, read.on_delete), (3, 2, true));
-    assert_eq!(read.node_selector[names::NODE_NETWORK_LABEL], "calico");
+    assert_eq!(read.selection.labels[names::NODE_NETWORK_LABEL], "calico");
     // Such a DaemonSet cannot pass for another one.
     assert_eq!(read.containers, []);
 }
@@ -112,7 +112,7 @@ fn templates_of_network_plugins_are_kept_completely() {
             kilobytes << 10,
             "{namespace}"
         );
-        assert_eq!(read.node_selector.len(), 2);
+        assert_eq!(read.selection.labels.len(), 2);
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use engine::check::Check;
 use engine::kind_fields::KindFields;
+use engine::node_selection::NodeSelection;
 use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -77,6 +78,10 @@ pub struct FlannelToCalicoStatus {
     /// `settings` are the settings of the migration, each with its source. Detected again until the first change, and fixed after
     /// that.
     pub settings: Settings,
+    /// `nodes` is the selection of the Linux Nodes that the migration changes: that of flannel's DaemonSet before the migration. Unset
+    /// if it selects every Linux Node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<NodeSelection>,
     /// `policyPreview` is the preview of network policies. Unset until it is known. Not updated after the first change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_preview: Option<PolicyPreviewStatus>,

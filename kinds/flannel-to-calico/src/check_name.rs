@@ -73,6 +73,8 @@ pub enum CheckName {
     NodeAnnotations,
     /// Node labels can be changed, and have known values.
     NodeLabels,
+    /// Calico does not come to the nodes that flannel's `DaemonSet` does not select.
+    NodesWithoutFlannel,
     /// Every node that runs flannel runs Linux.
     OperatingSystem,
     /// The coordinator has all permissions that it needs.

@@ -16,6 +16,7 @@ mod kernel;
 mod legacy;
 mod network;
 mod nodes;
+mod outside;
 mod overlap;
 mod owners;
 mod plugin;
@@ -100,6 +101,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     checks.extend(owners::check(&[flannel, calico]));
     checks.extend(calico::check(settings, facts, calico));
     checks.extend(nodes::check(settings, facts));
+    checks.extend(outside::check(settings, facts, calico));
     checks.extend(network::check(settings, facts, flannel, calico));
     checks.extend(host::check(settings, facts, calico));
     checks.extend(plugin::check(facts));

@@ -3,6 +3,7 @@
 //! If flannel is not found, the result is a refusal that names what was found, never "nothing to do".
 
 mod daemon_set;
+mod outside;
 mod recognise;
 
 use std::collections::BTreeMap;
@@ -138,7 +139,7 @@ fn detect_ipv6(
     })
 }
 
-/// The Nodes to migrate: all except Windows nodes.
+/// The Nodes to migrate: all except Windows nodes, and those that [`ClusterFacts::leave_out`] has taken out.
 pub(super) fn linux_nodes(facts: &ClusterFacts) -> impl Iterator<Item = &Node> {
     cluster::linux_nodes(&facts.nodes)
 }

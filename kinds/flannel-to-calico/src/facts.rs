@@ -22,6 +22,7 @@ use engine::cluster::{DaemonSet, IpPool, Malformed, Node, Webhook};
 use engine::cni::CniDirectory;
 use engine::drain::Budget;
 pub use engine::found::Found;
+use engine::node_selection::NodeSelection;
 use engine::pods::Pods;
 
 /// `VxlanDevice` is a VXLAN link of the host.
@@ -306,8 +307,12 @@ pub enum PreviewState {
 /// The facts about the cluster that the checks and the plan need.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterFacts {
-    /// Every Node, by name.
+    /// Every Node, by name, without those in `outside`.
     pub nodes: BTreeMap<String, Node>,
+    /// Linux nodes that flannel's `DaemonSet` does not select, by name: no part of the migration.
+    pub outside: BTreeMap<String, Node>,
+    /// The Nodes that flannel's `DaemonSet` selects, without the label of the migration.
+    pub selection: NodeSelection,
     /// Every `DaemonSet`, by (namespace, name).
     pub daemon_sets: BTreeMap<(String, String), DaemonSet>,
     /// Data of the `ConfigMap`s that the `DaemonSet`s of flannel and Calico refer to (see

@@ -38,10 +38,48 @@ pub async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> R
             .attempt(&describe(object.as_ref()), removal)
             .await?;
     }
+    let nodes = nodes(cache, migration);
+    for object in outside(cache, migration, &nodes) {
+        let removal = node_migrations::delete(context, &object);
+        context
+            .obstacles
+            .attempt(&describe(object.as_ref()), removal)
+            .await?;
+    }
     // Without settings, an agent only observes its host.
     // From the start: the agent reports about flannel and Calico, which the checks need.
     let ask = |spec: &mut NodeMigrationSpec| spec.flannel_to_calico = Some(NodeSpec::default());
-    Ok(node_migrations::sync(context, cache, migration, ask).await?)
+    Ok(node_migrations::sync(context, cache, migration, &nodes, ask).await?)
+}
+
+/// The Nodes that the migration changes, by name: Linux Nodes that flannel's `DaemonSet` selected before it, or joined since. A Node
+/// that is prepared stays one, whatever becomes of its labels.
+pub(super) fn nodes(cache: &Cache, migration: &Migration) -> BTreeMap<String, Arc<Node>> {
+    let mut nodes = linux_nodes(cache);
+    let status = migration.status.as_ref();
+    let known = status.and_then(|status| status.flannel_to_calico.as_ref());
+    if let Some(selection) = known.and_then(|known| known.nodes.as_ref()) {
+        nodes.retain(|name, node| {
+            selection.selects(name, node.labels()) || node_objects::is_prepared(node, migration)
+        });
+    }
+    nodes
+}
+
+/// Objects of Nodes that exist and that the migration does not change. They were created before flannel's `DaemonSet` was known.
+fn outside(
+    cache: &Cache,
+    migration: &Migration,
+    nodes: &BTreeMap<String, Arc<Node>>,
+) -> Vec<Arc<NodeMigration>> {
+    let all = linux_nodes(cache);
+    let mut objects = cache.node_migrations.state();
+    objects.retain(|object| {
+        let name = &object.spec.node_name;
+        let is_untouched = !object.spec.started && object.spec.finished_at.is_none();
+        belongs_to(object, migration) && is_untouched && all.contains_key(name) && !nodes.contains_key(name)
+    });
+    objects
 }
 
 /// The same while the migration runs; a Node that joined is prepared like the others at the start. Returns the Nodes
@@ -55,7 +93,7 @@ pub(super) async fn adopt_nodes(pass: &Pass<'_>) -> Result<BTreeMap<String, Stri
         ..
     } = *pass;
     adopt(context, cache, migration).await?;
-    let nodes = linux_nodes(cache);
+    let nodes = nodes(cache, migration);
     write_settings(pass).await?;
     label_with_flannel(context, &joined_nodes(pass)).await?;
     let joined: Vec<&Arc<Node>> = nodes
@@ -146,7 +184,7 @@ fn attempt(object: &NodeMigration, migration: &Migration) -> Option<Timestamp> {
 /// Nodes that joined and need the network label. On any other node, a missing label was removed by another writer.
 pub(super) fn joined_nodes(pass: &Pass<'_>) -> BTreeMap<String, Arc<Node>> {
     let (cache, migration) = (pass.cache, pass.migration);
-    let mut newcomers = linux_nodes(cache);
+    let mut newcomers = nodes(cache, migration);
     newcomers.retain(|_, node| !node_objects::is_prepared(node, migration));
     for object in cache.node_migrations.state() {
         if belongs_to(&object, migration) && object.spec.started {

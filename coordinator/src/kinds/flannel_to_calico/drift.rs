@@ -122,7 +122,7 @@ fn observe_daemon_sets(pass: &Pass<'_>, snapshot: &Snapshot) -> Vec<Found> {
             continue;
         };
         let read = facts::daemon_sets::daemon_set(&set);
-        let found_value = read.node_selector.get(label);
+        let found_value = read.selection.labels.get(label);
         if found_value.is_some_and(|found_value| found_value == network) {
             continue;
         }

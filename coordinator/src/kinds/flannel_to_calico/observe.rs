@@ -8,6 +8,7 @@ use api::NodeMigration;
 use engine::check::Check;
 use engine::check::policies::PolicyState;
 use engine::cluster::Malformed;
+use engine::node_selection::NodeSelection;
 use engine::pods::Pods;
 use flannel_to_calico::checks::PERMISSIONS;
 use flannel_to_calico::facts::{ClusterFacts, HostFacts, PreviewState};
@@ -148,6 +149,8 @@ fn facts_of(objects: &Objects) -> ClusterFacts {
     budgets.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
     ClusterFacts {
         nodes: nodes.map(|node| (node.name.clone(), node)).collect(),
+        outside: BTreeMap::new(),
+        selection: NodeSelection::default(),
         daemon_sets: objects
             .daemon_sets
             .iter()

@@ -9,6 +9,7 @@ mod in_place;
 mod ipv6;
 mod leftover;
 mod matrix;
+mod outside;
 mod preview;
 mod release;
 mod requests;
@@ -202,6 +203,7 @@ pub(super) fn empty() -> FakeApi {
         started_at: Some(jiff::Timestamp::now()),
         flannel_to_calico: Some(FlannelToCalicoStatus {
             settings: settings(),
+            nodes: None,
             policy_preview: None,
         }),
         saved_state: [

@@ -290,6 +290,7 @@ async fn flannel_to_calico() {
     let settings = flannel_settings();
     let known = FlannelToCalicoStatus {
         settings: settings.clone(),
+        nodes: None,
         policy_preview: Some(policy_preview()),
     };
     Box::pin(write_and_measure(

@@ -118,7 +118,7 @@ fn absent(facts: &ClusterFacts, key: &str, report: &mut Report) {
 }
 
 fn selector(set: &DaemonSet, report: &mut Report) {
-    let found = set.node_selector.get(NETWORK_LABEL);
+    let found = set.selection.labels.get(NETWORK_LABEL);
     if found.map(String::as_str) != Some("calico") {
         report.fail(
             "DaemonSet",

@@ -18,6 +18,7 @@ use engine::cni::CniDirectory;
 use engine::drain::{Permissions, Pod};
 use engine::environment::{Environment, ValueSource};
 use engine::evict::{OnBlocked, Time};
+use engine::node_selection::NodeSelection;
 use engine::rollout::MaxUnavailable;
 use engine::sourced::{Source, Sourced};
 
@@ -136,10 +137,13 @@ pub(crate) fn calico() -> DaemonSet {
         host_network: true,
         namespace: "kube-system".to_owned(),
         name: "calico-node".to_owned(),
-        node_selector: BTreeMap::from([(
-            "projectcalico.org/node-network-during-migration".to_owned(),
-            "calico".to_owned(),
-        )]),
+        selection: NodeSelection {
+            labels: BTreeMap::from([(
+                "projectcalico.org/node-network-during-migration".to_owned(),
+                "calico".to_owned(),
+            )]),
+            terms: None,
+        },
         containers: vec![install, node],
         rolled_out: true,
         ..DaemonSet::default()

@@ -116,7 +116,7 @@ async fn replace_daemon_sets(pass: &Pass<'_>, status: &mut MigrationStatus) -> R
         return Ok(true);
     };
     let read = facts::daemon_sets::daemon_set(&set);
-    if read.node_selector.contains_key(names::NODE_NETWORK_LABEL) {
+    if read.selection.labels.contains_key(names::NODE_NETWORK_LABEL) {
         let change = json!({ "spec": { "template": { "spec": {
             "nodeSelector": { names::NODE_NETWORK_LABEL: null } } } } });
         let sets: Api<DaemonSet> = Api::namespaced(context.client.clone(), calico.0);
@@ -149,7 +149,8 @@ fn selects_nodes(pass: &Pass<'_>) -> bool {
     );
     set.is_some_and(|set| {
         facts::daemon_sets::daemon_set(&set)
-            .node_selector
+            .selection
+            .labels
             .contains_key(names::NODE_NETWORK_LABEL)
     })
 }

@@ -27,7 +27,6 @@ use super::super::{NODES_AT_ONCE, adopt};
 use crate::calico;
 use crate::context::Context;
 use crate::facts;
-use crate::node_migrations::linux_nodes;
 use crate::pass_error::PassError;
 use crate::waits::{is_written, wait};
 use crate::write::{self, WriteError};
@@ -44,7 +43,7 @@ pub(in super::super) async fn prepare(
         ..
     } = *pass;
     adopt::adopt(context, cache, migration).await?;
-    let nodes = linux_nodes(cache);
+    let nodes = adopt::nodes(cache, migration);
     adopt::label_with_flannel(context, &nodes).await?;
     if !is_written(context, status) {
         // Without the label, the node selector would take flannel off a node.
@@ -124,7 +123,8 @@ async fn select_nodes(
     };
     let read = facts::daemon_sets::daemon_set(&set);
     if read
-        .node_selector
+        .selection
+        .labels
         .get(names::NODE_NETWORK_LABEL)
         .map(String::as_str)
         != Some(names::NETWORK_FLANNEL)

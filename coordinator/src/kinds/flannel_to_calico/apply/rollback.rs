@@ -234,7 +234,8 @@ pub(in super::super) fn selects_nodes(pass: &Pass<'_>) -> bool {
     );
     set.is_some_and(|set| {
         facts::daemon_sets::daemon_set(&set)
-            .node_selector
+            .selection
+            .labels
             .contains_key(names::NODE_NETWORK_LABEL)
     })
 }
@@ -254,7 +255,7 @@ async fn deselect_nodes(pass: &Pass<'_>, snapshot: &Snapshot) -> Result<Option<S
         Err(message) => return Ok(Some(message)),
     };
     let read = facts::daemon_sets::daemon_set(&set);
-    if read.node_selector.contains_key(names::NODE_NETWORK_LABEL) {
+    if read.selection.labels.contains_key(names::NODE_NETWORK_LABEL) {
         let change = json!({ "spec": { "template": { "spec": {
             "nodeSelector": { names::NODE_NETWORK_LABEL: null } } } } });
         let api: Api<DaemonSet> = Api::namespaced(context.client.clone(), namespace);

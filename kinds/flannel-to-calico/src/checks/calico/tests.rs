@@ -53,10 +53,10 @@ fn a_missing_daemon_set_is_refused_with_existing_ones() {
 }
 
 #[rstest]
-#[case::no_selector(|set: &mut DaemonSet| set.node_selector.clear(), "node selector of the pod template")]
+#[case::no_selector(|set: &mut DaemonSet| set.selection.labels.clear(), "node selector of the pod template")]
 #[case::other_selector(
     |set: &mut DaemonSet| {
-        set.node_selector.insert(NETWORK_LABEL.to_owned(), "flannel".to_owned());
+        set.selection.labels.insert(NETWORK_LABEL.to_owned(), "flannel".to_owned());
     },
     "node selector of the pod template")]
 #[case::on_delete(|set: &mut DaemonSet| set.on_delete = true, "spec.updateStrategy.type")]
