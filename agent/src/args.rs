@@ -59,6 +59,9 @@ pub struct Run {
     /// Folder with the executables of CNI plugins.
     #[arg(long, env = "REPLUMB_CNI_PLUGINS_DIR", default_value = "/opt/cni/bin")]
     pub cni_plugins_dir: PathBuf,
+    /// Folder with the configuration of CRI-O, on hosts with CRI-O.
+    #[arg(long, env = "REPLUMB_CRIO_DIR", default_value = "/etc/crio")]
+    pub crio_dir: PathBuf,
     /// Writable mount of the host's `/proc/sys/net`; a container's own is read-only.
     #[arg(long, env = "REPLUMB_SYSCTL_DIR", default_value = "/host/proc/sys/net")]
     pub sysctl_dir: PathBuf,

@@ -16,6 +16,7 @@ pub mod process_end;
 pub mod processes;
 pub mod program;
 pub mod random;
+pub mod runtime;
 pub mod slow_read;
 pub mod snapshot;
 pub mod socket;

@@ -160,6 +160,7 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
         flannel_dir,
         cni_state_dir,
         cni_plugins_dir,
+        crio_dir,
         sysctl_dir,
         proc_dir,
         pod_uid,
@@ -195,6 +196,7 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
             // Observed until the settings of a Migration name another folder.
             cni_configuration: CONFIGURATION_DIRECTORY.into(),
             cni_plugins: cni_plugins_dir,
+            crio: crio_dir,
             sysctl: sysctl_dir,
         },
         state: state_dir,

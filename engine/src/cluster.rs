@@ -114,6 +114,8 @@ pub struct Node {
     pub operating_system: String,
     /// `status.nodeInfo.kernelVersion`.
     pub kernel_version: String,
+    /// `status.nodeInfo.containerRuntimeVersion`.
+    pub container_runtime: String,
     /// Fields that were not understood.
     pub not_understood: Vec<NotUnderstood>,
 }

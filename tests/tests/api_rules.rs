@@ -1053,6 +1053,10 @@ fn full_facts() -> flannel_to_calico::facts::HostFacts {
             ..FlannelPlugin::usual("10-flannel.conflist")
         }),
         foreign_rules: Some(full_rules()),
+        runtime: Some(flannel_to_calico::runtime::Runtime {
+            problem: Some("not mounted".to_owned()),
+            ..flannel_to_calico::runtime::Runtime::cri_dockerd(&["--cni-cache-dir=/data/cni".to_owned()])
+        }),
         cni: full_cni(),
         vxlan_devices: vec![VxlanDevice {
             name: "flannel.1".to_owned(),

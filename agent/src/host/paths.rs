@@ -15,6 +15,8 @@ pub struct Paths {
     pub cni_configuration: PathBuf,
     /// `/opt/cni/bin`: executables of CNI plugins.
     pub cni_plugins: PathBuf,
+    /// `/etc/crio`: configuration of CRI-O; missing on other hosts, and where it is not mounted.
+    pub crio: PathBuf,
     /// Writable mount of `/proc/sys/net`.
     pub sysctl: PathBuf,
 }

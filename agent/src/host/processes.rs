@@ -16,6 +16,8 @@ use super::slow_read::{self, BoundedReads, SlowReadError, Unread};
 
 /// Bytes that are read: `stat` is shorter, and the first argument of a command line fits.
 const MOST: usize = 4096;
+/// Bytes that are read of a whole command line.
+const MOST_ARGUMENTS: usize = 64 << 10;
 /// Maximum number of unreadable processes that are named.
 const MOST_NAMED: usize = 8;
 
@@ -64,6 +66,7 @@ impl Running {
 pub struct Processes {
     stat: BoundedReads<u32>,
     command_line: BoundedReads<u32>,
+    arguments: BoundedReads<u32>,
     seen: Arc<Mutex<BTreeMap<Identity, Option<String>>>>,
 }
 
@@ -95,6 +98,33 @@ impl Processes {
         }
         let (reader, proc) = (self.clone(), proc.to_owned());
         slow_read::read("the host's processes", move || reader.read(&proc, names)).await?
+    }
+
+    /// The command line of a process, word by word.
+    ///
+    /// # Errors
+    ///
+    /// The process cannot be read in time, or has ended.
+    pub async fn arguments(&self, proc: &Path, number: u32) -> Result<Vec<String>, String> {
+        let (reads, proc) = (self.arguments.clone(), proc.to_owned());
+        let read = move || {
+            let read = reads.read(vec![number], move |number| {
+                read_at_most(&proc.join(number.to_string()).join("cmdline"), MOST_ARGUMENTS)
+            });
+            read.into_iter().next().map(|(_, read)| read)
+        };
+        let bytes = match slow_read::read("the command line of the container runtime", read).await {
+            Ok(Some(Ok(Ok(bytes)))) if !bytes.is_empty() => bytes,
+            Ok(Some(Ok(Ok(_)) | Err(Unread::Ended)) | None) => {
+                return Err(format!("process {number} has ended"));
+            }
+            Ok(Some(Ok(Err(error)))) => return Err(Problem::Refused(error).text(number, None)),
+            Ok(Some(Err(why))) => return Err(Problem::Unread(why).text(number, None)),
+            Err(error) => return Err(error.to_string()),
+        };
+        let words = bytes.split(|byte| *byte == 0);
+        let words = words.map(|word| String::from_utf8_lossy(word).into_owned());
+        Ok(words.filter(|word| !word.is_empty()).collect())
     }
 
     fn read(&self, proc: &Path, names: &'static [&'static str]) -> Result<Running, ProcessError> {

@@ -139,6 +139,7 @@ impl Host {
             cni_state: below("var/lib/cni"),
             cni_configuration: below("etc/cni/net.d"),
             cni_plugins: "/usr/lib/cni".into(),
+            crio: folder.path().join("etc/crio"),
             sysctl: "/proc/sys/net".into(),
         };
         Self {

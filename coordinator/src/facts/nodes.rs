@@ -65,7 +65,13 @@ pub fn node(node: &Node) -> cluster::Node {
             .as_ref()
             .map(|info| info.operating_system.clone())
             .unwrap_or_default(),
-        kernel_version: system.map(|info| info.kernel_version).unwrap_or_default(),
+        kernel_version: system
+            .as_ref()
+            .map(|info| info.kernel_version.clone())
+            .unwrap_or_default(),
+        container_runtime: system
+            .map(|info| info.container_runtime_version)
+            .unwrap_or_default(),
         labels,
         name: node.metadata.name.clone().unwrap_or_default(),
         not_understood,
@@ -154,7 +160,7 @@ mod tests {
                 ],
                 "conditions": [{"type": "Ready", "status": "True"}],
                 "nodeInfo": {
-                    "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "6.1.0",
+                    "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "cri-o://1.34.0", "kernelVersion": "6.1.0",
                     "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "linux",
                     "osImage": "", "systemUUID": "",
                 },
@@ -178,8 +184,12 @@ mod tests {
         assert_eq!(found.allocatable_memory_bytes, 4 << 30);
         assert_eq!(found.allocatable_pods, 110);
         assert_eq!(
-            (&*found.operating_system, &*found.kernel_version),
-            ("linux", "6.1.0")
+            (
+                &*found.operating_system,
+                &*found.kernel_version,
+                &*found.container_runtime
+            ),
+            ("linux", "6.1.0", "cri-o://1.34.0")
         );
         assert_eq!(
             found.annotations["flannel.alpha.coreos.com/public-ip"],

@@ -27,6 +27,8 @@ pub enum CheckName {
     ChainedPlugins,
     /// The container runtime uses flannel's conflist.
     ConflistMalformed,
+    /// The container runtime has no choice of a pod network of its own.
+    ContainerRuntime,
     /// All routes of flannel to other nodes use the tunnel.
     DirectRouting,
     /// Every `PodDisruptionBudget` allows a disruption.

@@ -24,6 +24,7 @@ mod pod_limit;
 mod pods;
 mod preview;
 mod rollout;
+mod runtime;
 mod webhooks;
 
 #[cfg(test)]
@@ -104,6 +105,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     checks.extend(outside::check(settings, facts, calico));
     checks.extend(network::check(settings, facts, flannel, calico));
     checks.extend(host::check(settings, facts, calico));
+    checks.extend(runtime::check(settings, facts));
     checks.extend(plugin::check(facts));
     checks.extend(firewall::check(facts));
     checks.extend(chained::check(facts, calico));

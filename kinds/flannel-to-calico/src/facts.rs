@@ -16,6 +16,7 @@ use crate::flannel::SubnetEnvironment;
 use crate::foreign_rules::ForeignRules;
 use crate::plugin::FlannelPlugin;
 use crate::preview::Preview;
+use crate::runtime::Runtime;
 use engine::check::Check;
 use engine::check::policies::PolicyState;
 use engine::cluster::{DaemonSet, IpPool, Malformed, Node, Webhook};
@@ -225,6 +226,9 @@ pub struct HostFacts {
     /// flannel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugin: Option<FlannelPlugin>,
+    /// `runtime` is what the container runtime sets about the pod network. Unset if neither CRI-O nor cri-dockerd runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<Runtime>,
     /// `vxlanDevices` is the list of all VXLAN links of the host, ordered by name.
     pub vxlan_devices: Vec<VxlanDevice>,
     /// `bridge` is the link `cni0`.

@@ -23,6 +23,7 @@ pub mod plugin;
 pub mod policy_facts;
 mod policy_preview;
 pub mod preview;
+pub mod runtime;
 pub mod settings;
 mod version;
 #[cfg(test)]

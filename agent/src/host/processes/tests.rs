@@ -170,3 +170,23 @@ fn the_list_of_unreadable_processes_is_bounded() {
     assert_eq!(texts(20).len(), 9);
     assert_eq!(texts(20)[8], "further processes that could not be read: 12");
 }
+
+#[tokio::test]
+async fn the_command_line_of_a_process_is_read_word_by_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = folder.path().join("7");
+    std::fs::create_dir(&process).unwrap();
+    std::fs::write(
+        process.join("cmdline"),
+        b"/usr/bin/crio\0--cni-default-network\0cbr0\0",
+    )
+    .unwrap();
+    let processes = Processes::default();
+    let words = processes.arguments(folder.path(), 7).await.unwrap();
+    assert_eq!(words, ["/usr/bin/crio", "--cni-default-network", "cbr0"]);
+    std::fs::write(process.join("cmdline"), b"").unwrap();
+    let ended = processes.arguments(folder.path(), 7).await.unwrap_err();
+    assert!(ended.contains("process 7 has ended"), "{ended}");
+    let missing = processes.arguments(folder.path(), 8).await.unwrap_err();
+    assert!(missing.contains("process 8"), "{missing}");
+}

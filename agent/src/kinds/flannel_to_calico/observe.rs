@@ -18,6 +18,7 @@ use crate::host::firewall::{self, FirewallError};
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::paths::Paths;
 use crate::host::processes::{ProcessError, Processes};
+use crate::host::runtime;
 use crate::host::snapshot::Snapshot;
 use crate::host::sysctl::{self, SysctlError};
 
@@ -25,6 +26,9 @@ use crate::host::sysctl::{self, SysctlError};
 const FLANNELD: &str = "flanneld";
 /// Process name of Calico's daemon.
 const CALICO_NODE: &str = "calico-node";
+
+/// Process names that an observation looks for.
+const PROCESSES: [&str; 4] = [FLANNELD, CALICO_NODE, runtime::NAMES[0], runtime::NAMES[1]];
 
 /// One observation of the host: the facts, and the other data that steps need.
 #[derive(Clone, Debug)]
@@ -88,7 +92,8 @@ pub async fn observe(
     processes: &Processes,
 ) -> Result<Observation, ObserveError> {
     // Processes before files: a flanneld that ends between the two reads has written its file before.
-    let running = processes.running(&paths.proc, &[FLANNELD, CALICO_NODE]).await?;
+    let running = processes.running(&paths.proc, &PROCESSES).await?;
+    let runtime = runtime::read(processes, &running, paths).await;
     let (cni, plugin) = cnidir::read(
         &paths.cni_configuration,
         &paths.cni_configuration.to_string_lossy(),
@@ -111,10 +116,7 @@ pub async fn observe(
     let legacy_pods = facts::legacy_pods(&snapshot, &state.attachments, &parameters);
     let uplink = facts::uplink(&snapshot);
     let detected = facts::detected_address(&snapshot, Family::Ipv4);
-    let networks: Vec<IpNet> = subnet_environment.present().map_or_else(Vec::new, |environment| {
-        let ipv6 = environment.ipv6.as_ref().map(|ipv6| IpNet::V6(ipv6.network));
-        [IpNet::V4(environment.network)].into_iter().chain(ipv6).collect()
-    });
+    let networks = networks(&subnet_environment);
     let used = [uplink.as_ref(), detected.as_ref().map(|(_, link)| link)];
     interfaces.retain(|name, _| is_of_networks(name) || used.contains(&Some(name)));
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -135,6 +137,7 @@ pub async fn observe(
         plugin,
         // Read more seldom, by the worker.
         foreign_rules: None,
+        runtime,
         vxlan_devices,
         calico,
         bridge: facts::bridge(
@@ -173,6 +176,14 @@ pub async fn observe(
 /// would change with every pod.
 fn is_of_networks(name: &str) -> bool {
     name == "default" || name == BRIDGE || name.starts_with("flannel.") || name == "vxlan.calico"
+}
+
+/// flannel's networks, as flanneld has written them.
+fn networks(environment: &Found<SubnetEnvironment>) -> Vec<IpNet> {
+    environment.present().map_or_else(Vec::new, |environment| {
+        let ipv6 = environment.ipv6.as_ref().map(|ipv6| IpNet::V6(ipv6.network));
+        [IpNet::V4(environment.network)].into_iter().chain(ipv6).collect()
+    })
 }
 
 /// flannel's `subnet.env`.

@@ -14,7 +14,7 @@ use engine::cluster::DaemonSet;
 use engine::words::number;
 use public_address::public_address;
 
-pub(super) use hosts::hosts;
+pub(super) use hosts::{hosts, reported};
 
 pub(super) fn check(
     settings: &Settings,

@@ -50,6 +50,7 @@ fn flannel_host() -> HostFacts {
     HostFacts {
         plugin: None,
         foreign_rules: None,
+        runtime: None,
         cni: folder(&[("10-flannel.conflist", FLANNEL_CONFLIST)]),
         vxlan_devices: vec![device("flannel.1")],
         bridge: bridge(&["veth1", "veth2"]),

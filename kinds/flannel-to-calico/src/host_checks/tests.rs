@@ -22,6 +22,7 @@ fn healthy() -> HostFacts {
     HostFacts {
         plugin: None,
         foreign_rules: None,
+        runtime: None,
         cni: folder(&[FLANNEL]),
         vxlan_devices: vec![device("flannel.1")],
         bridge: Found::Present(Bridge {

@@ -95,6 +95,7 @@ impl Host {
         let interfaces = [UPLINK, "default", FLANNEL_DEVICE, BRIDGE].map(|name| (name.to_owned(), 1));
         let facts = HostFacts {
             foreign_rules: Some(ForeignRules::default()),
+            runtime: None,
             plugin: Some(FlannelPlugin::usual("10-flannel.conflist")),
             cni: conflists(&[FLANNEL_CONFLIST]),
             vxlan_devices: vec![VxlanDevice {

@@ -85,6 +85,7 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
     let facts = HostFacts {
         plugin: None,
         foreign_rules: None,
+        runtime: None,
         cni: CniDirectory::read("/etc/cni/net.d", Vec::new()),
         vxlan_devices: Vec::new(),
         bridge: if phase == "Calico" {

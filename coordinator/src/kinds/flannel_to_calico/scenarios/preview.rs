@@ -26,6 +26,7 @@ fn host(node: &str) -> Value {
         br#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#;
     let facts = HostFacts {
         foreign_rules: Some(flannel_to_calico::foreign_rules::ForeignRules::default()),
+        runtime: None,
         plugin: Some(flannel_to_calico::plugin::FlannelPlugin::usual(
             "10-flannel.conflist",
         )),

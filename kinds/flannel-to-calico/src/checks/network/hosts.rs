@@ -6,6 +6,13 @@ use engine::cluster::Node;
 use crate::detect::flannel_nodes;
 use crate::facts::{ClusterFacts, HostFacts};
 
+/// Hosts of nodes on flannel that were reported. The check `AgentMissing` refuses the others.
+pub(in crate::checks) fn reported(facts: &ClusterFacts) -> Vec<(&Node, &HostFacts)> {
+    flannel_nodes(facts)
+        .filter_map(|node| Some((node, facts.hosts.get(&node.name)?)))
+        .collect()
+}
+
 /// Hosts of nodes on flannel. A node without host facts is a finding of the check.
 pub(in crate::checks) fn hosts<'facts>(
     facts: &'facts ClusterFacts,
