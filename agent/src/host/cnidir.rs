@@ -1,5 +1,7 @@
 //! Reads the CNI folders: configuration, host-local leases, flannel's delegate files. Files are removed with [`super::files`].
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -68,6 +70,9 @@ pub fn flannel_networks(directory: &CniDirectory) -> Vec<String> {
 /// Name of Calico's network in Calico's manifest.
 const CALICO_NETWORK: &str = "k8s-pod-network";
 
+/// Folders of libcni's records below `/var/lib/cni`: that of containerd and CRI-O, and that of cri-dockerd.
+const RECORDS: [&str; 2] = ["results", "cache/results"];
+
 /// State of flannel's CNI plugins under `/var/lib/cni`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
@@ -107,8 +112,8 @@ pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
         }
         state.folders.push(network);
     }
-    let results = folder.join("results");
-    for name in list_if_exists(&results)?.unwrap_or_default() {
+    for path in records(folder)? {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         // `<network>-<sandbox>-<interface>`.
         let ours = |network: &String| {
             name.strip_prefix(network.as_str())
@@ -116,11 +121,10 @@ pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
         };
         if !networks.iter().any(ours) {
             if ours(&CALICO_NETWORK.to_owned()) {
-                state.of_calico.push(results.join(&name));
+                state.of_calico.push(path);
             }
             continue;
         }
-        let path = results.join(&name);
         let bytes = match read_if_exists(&path) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => continue,
@@ -145,6 +149,81 @@ pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
     Ok(state)
 }
 
+/// The records of libcni, sorted by name. Of a record that was copied from one folder to the other, the first one.
+fn records(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
+    let mut found: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for records in RECORDS {
+        let records = folder.join(records);
+        for name in list_if_exists(&records)?.unwrap_or_default() {
+            let path = records.join(&name);
+            found.entry(name).or_insert(path);
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
 fn is_lease(name: &str) -> bool {
     name.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record of libcni for this pod of network `cbr0`.
+    fn record(pod: &str) -> String {
+        serde_json::json!({
+            "kind": "cniCacheV1", "containerId": pod, "networkName": "cbr0", "ifName": "eth0",
+            "cniArgs": [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", pod]], "config": "",
+            "result": { "cniVersion": "0.3.1", "interfaces": [{ "name": "veth1" }], "ips": [{ "address": "10.244.1.5/24" }] },
+        })
+        .to_string()
+    }
+
+    /// Mirantis/cri-dockerd#43.
+    #[test]
+    fn records_of_cri_dockerd_are_found_as_well() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("cache/results/cbr0-b-eth0", &record("b"));
+        write("cache/results/k8s-pod-network-c-eth0", "{}");
+        write("results/cbr0-a-eth0", &record("a"));
+        write("results/other-d-eth0", "{}");
+        let read = || state(folder.path(), &["cbr0".to_owned()]).unwrap();
+        let pods = |state: &State| -> Vec<String> {
+            let known = state.attachments.iter();
+            known
+                .map(|(_, known)| known.as_ref().unwrap().pod.clone())
+                .collect()
+        };
+        assert_eq!(pods(&read()), ["a", "b"]);
+        assert_eq!(
+            read().of_calico,
+            [folder.path().join("cache/results/k8s-pod-network-c-eth0")]
+        );
+        // An operator copies the records of the other folder.
+        write("results/cbr0-b-eth0", &record("b"));
+        assert_eq!(pods(&read()), ["a", "b"]);
+        let paths: Vec<PathBuf> = read().attachments.into_iter().map(|(path, _)| path).collect();
+        assert!(
+            paths
+                .iter()
+                .all(|path| path.starts_with(folder.path().join("results"))),
+            "{paths:?}"
+        );
+    }
+
+    #[test]
+    fn a_host_without_records_has_no_attachments() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(
+            state(folder.path(), &["cbr0".to_owned()]).unwrap(),
+            State::default()
+        );
+        assert!(state(&folder.path().join("missing"), &[]).is_err());
+    }
 }

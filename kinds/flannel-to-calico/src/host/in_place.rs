@@ -140,7 +140,7 @@ pub fn links_without_known_pod(facts: &HostFacts) -> Vec<String> {
                 })
                 .map(|port| {
                     format!(
-                        "link {port} is attached to {}, but no record in /var/lib/cni/results names its pod, so Calico \
+                        "link {port} is attached to {}, but no record of libcni names its pod, so Calico \
                          could assign its address to another pod. Delete that pod, or use strategy Drain",
                         bridge.name
                     )
