@@ -1053,6 +1053,7 @@ fn full_facts() -> flannel_to_calico::facts::HostFacts {
             ..FlannelPlugin::usual("10-flannel.conflist")
         }),
         foreign_rules: Some(full_rules()),
+        lacks_nf_tables: true,
         runtime: Some(flannel_to_calico::runtime::Runtime {
             problem: Some("not mounted".to_owned()),
             ..flannel_to_calico::runtime::Runtime::cri_dockerd(&["--cni-cache-dir=/data/cni".to_owned()])

@@ -20,6 +20,7 @@ use self::detour::Detour;
 pub use self::flannel::{delete, restore, rules};
 pub use self::nftables::Nftables;
 use super::files::FileError;
+use super::netlink::{NfTables, nf_tables};
 use super::program::ProgramError;
 
 /// The firewall could not be read or changed.
@@ -74,6 +75,8 @@ pub struct Firewall {
     pub calico: Vec<FirewallObject>,
     /// Number of Calico's IP sets.
     pub calico_sets: usize,
+    /// Whether the kernel has no `nf_tables`.
+    pub lacks_nf_tables: bool,
 }
 
 /// Reads every backend of the kernel.
@@ -82,8 +85,19 @@ pub struct Firewall {
 ///
 /// A program (iptables, ipset, nft) fails or prints lines that cannot be read, or the list of legacy tables cannot be read.
 pub async fn read(proc: &Path) -> Result<Firewall, FirewallError> {
+    read_of(proc, nf_tables()).await
+}
+
+/// The same, of a kernel with or without `nf_tables`. nft fails on a kernel without it, in which nothing of nftables can exist.
+async fn read_of(proc: &Path, kernel: NfTables) -> Result<Firewall, FirewallError> {
     let select = |chain: &str| flannel::of_flannel(chain).or_else(|| calico::common_name(chain));
-    let (nft, calico_sets) = tokio::try_join!(Nftables::read(select), calico::sets())?;
+    let nft = async {
+        match kernel {
+            NfTables::Present => Nftables::read(select).await,
+            NfTables::Missing => Ok(Nftables::default()),
+        }
+    };
+    let (nft, calico_sets) = tokio::try_join!(nft, calico::sets())?;
     let (flannel, unread) = flannel::list(proc, &nft).await?;
     Ok(Firewall {
         flannel,
@@ -92,5 +106,38 @@ pub async fn read(proc: &Path) -> Result<Firewall, FirewallError> {
         detour: nft.detour(),
         calico: calico::list(proc, &nft).await?,
         calico_sets,
+        lacks_nf_tables: kernel == NfTables::Missing,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The list of legacy tables of a network namespace without any.
+    fn proc() -> tempfile::TempDir {
+        let proc = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(proc.path().join("thread-self/net")).unwrap();
+        proc
+    }
+
+    #[tokio::test]
+    async fn a_kernel_without_nf_tables_has_no_rules_of_nftables() {
+        let proc = proc();
+        let found = read_of(proc.path(), NfTables::Missing).await.unwrap();
+        assert!(found.lacks_nf_tables);
+        assert_eq!(
+            (found.flannel, found.calico, found.unread),
+            (Vec::new(), Vec::new(), Vec::new())
+        );
+        assert_eq!((found.frame_rules, found.detour), (Vec::new(), None));
+    }
+
+    #[tokio::test]
+    async fn its_legacy_tables_are_read() {
+        let proc = proc();
+        std::fs::create_dir(proc.path().join("thread-self/net/ip_tables_names")).unwrap();
+        let error = read_of(proc.path(), NfTables::Missing).await.unwrap_err();
+        assert!(matches!(&error, FirewallError::File(_)), "{error}");
+    }
 }

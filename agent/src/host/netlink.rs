@@ -22,6 +22,7 @@ mod change;
 pub mod conntrack;
 mod labels;
 mod messages;
+mod nf_tables;
 mod ports;
 mod proxies;
 mod rename;
@@ -31,6 +32,7 @@ mod tables;
 
 pub use self::change::{FELIX, KERNEL, ROUTE_PROTOCOL};
 use self::messages::{blackhole, forwarding_entry, link, neighbour, own_address, own_label, proxy, route};
+pub use self::nf_tables::{NfTables, nf_tables};
 pub use self::rename::Renamed;
 pub use self::request::NetlinkError;
 use self::request::{answer, reading};

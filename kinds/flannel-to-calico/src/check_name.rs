@@ -69,6 +69,8 @@ pub enum CheckName {
     NetworkConfiguration,
     /// The tunnel device agrees with the settings.
     NetworkConfigurationMatchesDevice,
+    /// The kernel of each node has `nf_tables`, or nothing of the migration needs it.
+    NfTables,
     /// No Node has an address in the range of pods, unless it is reserved.
     NodeAddresses,
     /// flannel's annotations on every Node could be parsed.

@@ -257,6 +257,10 @@ pub struct HostFacts {
     pub unread_processes: Vec<String>,
     /// `firewall` is the list of chains and tables of flannel in all firewall backends of the kernel.
     pub firewall: Vec<FirewallObject>,
+    /// `lacksNfTables` is whether the kernel has no `nf_tables`: no rule of nftables, or of iptables with the nft backend, can exist.
+    /// Defaults to false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lacks_nf_tables: bool,
     /// `foreignRules` are the rules of other programs that name the links of flannel. Unset until they were read, and while the node is
     /// not on flannel.
     #[serde(default, skip_serializing_if = "Option::is_none")]

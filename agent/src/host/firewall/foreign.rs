@@ -9,6 +9,7 @@ use runtime::error::chain;
 
 use super::FirewallError;
 use super::backend::{legacy_tables, program, save};
+use crate::host::netlink::{NfTables, nf_tables};
 use crate::host::program::{lines, run};
 
 /// Most chains that are read: firewalld has some hundred.
@@ -18,14 +19,27 @@ const AT_ONCE: usize = 100;
 
 /// The rules, or why they could not be read.
 pub async fn read(proc: &Path) -> ForeignRules {
+    read_of(proc, nf_tables()).await
+}
+
+async fn read_of(proc: &Path, kernel: NfTables) -> ForeignRules {
     let mut found = ForeignRules::default();
-    if let Err(error) = read_all(proc, &mut found).await {
+    if let Err(error) = read_all(proc, kernel, &mut found).await {
         found.problem = Some(chain(&error));
     }
     found
 }
 
-async fn read_all(proc: &Path, found: &mut ForeignRules) -> Result<(), FirewallError> {
+async fn read_all(proc: &Path, kernel: NfTables, found: &mut ForeignRules) -> Result<(), FirewallError> {
+    match kernel {
+        NfTables::Present => read_nftables(found).await?,
+        // iptables-legacy has all rules there are.
+        NfTables::Missing => {}
+    }
+    read_legacy(proc, found).await
+}
+
+async fn read_nftables(found: &mut ForeignRules) -> Result<(), FirewallError> {
     let chains = chains().await?;
     if chains.len() > CHAINS {
         found.problem = Some(format!(
@@ -49,6 +63,10 @@ async fn read_all(proc: &Path, found: &mut ForeignRules) -> Result<(), FirewallE
             }
         }
     }
+    Ok(())
+}
+
+async fn read_legacy(proc: &Path, found: &mut ForeignRules) -> Result<(), FirewallError> {
     for backend in [FirewallBackend::IptablesLegacy, FirewallBackend::Ip6tablesLegacy] {
         for table in legacy_tables(proc, backend)? {
             let rules = save(backend, &table, |line| {
@@ -111,6 +129,20 @@ fn add_listed(text: &str, found: &mut ForeignRules) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_kernel_without_nf_tables_is_asked_for_legacy_tables_only() {
+        let proc = tempfile::tempdir().unwrap();
+        let net = proc.path().join("thread-self/net");
+        std::fs::create_dir_all(&net).unwrap();
+        assert_eq!(
+            read_of(proc.path(), NfTables::Missing).await,
+            ForeignRules::default()
+        );
+        std::fs::create_dir(net.join("ip_tables_names")).unwrap();
+        let problem = read_of(proc.path(), NfTables::Missing).await.problem.unwrap();
+        assert!(problem.contains("ip_tables_names"), "{problem}");
+    }
 
     #[test]
     fn rules_of_a_listing_belong_to_their_chains() {

@@ -137,6 +137,7 @@ pub async fn observe(
         plugin,
         // Read more seldom, by the worker.
         foreign_rules: None,
+        lacks_nf_tables: firewall.lacks_nf_tables,
         runtime,
         vxlan_devices,
         calico,

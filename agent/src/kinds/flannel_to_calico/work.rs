@@ -24,7 +24,7 @@ use self::report::{pending, report_of};
 use self::taking::TakingClock;
 use crate::host::connections;
 use crate::host::firewall::FirewallError;
-use crate::host::netlink::{Netlink, NetlinkError};
+use crate::host::netlink::{Netlink, NetlinkError, NfTables, nf_tables};
 use crate::host::paths::Paths;
 use crate::host::process_end;
 use crate::host::processes::Processes;
@@ -133,7 +133,8 @@ impl Worker {
         // The journal has the goal from before a restart.
         let is_new = self.journal.is_none();
         let opened = self.open_journal();
-        if is_new && self.remembered().interrupted.is_some() {
+        let is_interrupted = is_new && self.remembered().interrupted.is_some();
+        if is_interrupted && nf_tables() == NfTables::Present {
             // Each change of links removes these rules first, too.
             if let Err(error) = connections::remove_rules().await {
                 tracing::warn!(error = chain(&error), "rules of an interrupted step may remain");

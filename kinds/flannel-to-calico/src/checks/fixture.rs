@@ -190,6 +190,7 @@ pub(crate) fn host(index: u8) -> HostFacts {
         plugin: Some(FlannelPlugin::usual("10-flannel.conflist")),
         foreign_rules: Some(ForeignRules::default()),
         runtime: None,
+        lacks_nf_tables: false,
         vxlan_devices: vec![VxlanDevice {
             name: "flannel.1".to_owned(),
             vni: 1,

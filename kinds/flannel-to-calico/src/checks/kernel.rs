@@ -1,5 +1,6 @@
-//! Check that the kernel of each node renames a link that is up.
+//! Checks of the kernel of each node: it renames a link that is up, and has `nf_tables`.
 
+use super::network::reported;
 use super::{CheckName, CheckPolicy};
 use crate::facts::ClusterFacts;
 use crate::settings::{LegacyPods, Strategy};
@@ -10,6 +11,10 @@ use engine::cluster::linux_nodes;
 const FIRST: (u32, u32) = (6, 2);
 
 pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
+    [live_rename(facts, policy), nf_tables(facts, policy)].concat()
+}
+
+fn live_rename(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::LiveRename);
     let adopts = (policy.strategy, policy.legacy_pods) == (Strategy::InPlace, LegacyPods::Adopt);
     let and_pods = if adopts {
@@ -35,6 +40,43 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
         report.warn("Node", &node.name, finding);
     }
     report.finish("kernels", "rename links that are up")
+}
+
+/// A kernel without `nf_tables` has no rule of nftables. replumb itself adds such rules for an adoption, and for the connections of the
+/// host while its tunnel is down.
+fn nf_tables(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
+    let mut report = Report::new(CheckName::NfTables);
+    for (node, _) in reported(facts).iter().filter(|(_, host)| host.lacks_nf_tables) {
+        let found = "the kernel has no nf_tables; iptables-legacy is read";
+        let build = "use a kernel with CONFIG_NF_TABLES, or load the module nf_tables";
+        match (policy.strategy, policy.legacy_pods) {
+            (Strategy::InPlace, LegacyPods::Adopt) => report.fail(
+                "Node",
+                &node.name,
+                Finding::new(
+                    "kernel",
+                    found,
+                    "nf_tables, by which a pod keeps its connections while it is adopted",
+                    format!("set legacyPods to Keep or Restart, or strategy to Drain, which need no adoption; or {build}"),
+                ),
+            ),
+            (Strategy::InPlace, LegacyPods::Keep | LegacyPods::Restart) | (Strategy::Drain, _) => {
+                if version(&node.kernel_version) < Some(FIRST) {
+                    let finding = Finding::new(
+                        "kernel",
+                        format!(
+                            "{found}: connections of the node itself to pods of other nodes end when the tunnel is renamed, if the \
+                             node masquerades them"
+                        ),
+                        "nf_tables, by which such connections continue, or Linux 6.2 or later",
+                        format!("no action needed, if programs of the node connect again; or {build}"),
+                    );
+                    report.warn("Node", &node.name, finding);
+                }
+            }
+        }
+    }
+    report.finish("kernels", "have nf_tables where the migration needs it")
 }
 
 /// Major and minor number of a kernel's version.
@@ -64,7 +106,7 @@ mod tests {
     fn a_kernel_before_6_2_warns(#[case] kernel: &str, #[case] expected: Verdict) {
         let mut facts = fixture::cluster();
         facts.nodes.get_mut("b").unwrap().kernel_version = kernel.to_owned();
-        let found = check(&facts, &fixture::policy());
+        let found = live_rename(&facts, &fixture::policy());
         assert_eq!(verdicts(&found), [("LiveRename", expected)]);
         if expected == Verdict::Warn {
             assert!(
@@ -85,10 +127,47 @@ mod tests {
             legacy_pods: LegacyPods::Adopt,
             ..fixture::policy()
         };
-        let found = check(&facts, &policy);
+        let found = live_rename(&facts, &policy);
         assert_eq!(found.len(), 1);
         assert!(found[0].found.contains("link of each pod"), "{found:?}");
-        let found = check(&facts, &fixture::policy());
+        let found = live_rename(&facts, &fixture::policy());
         assert!(!found[0].found.contains("link of each pod"), "{found:?}");
+    }
+
+    #[rstest]
+    #[case::an_adoption(Strategy::InPlace, LegacyPods::Adopt, "6.18.0", Verdict::Fail)]
+    #[case::an_adoption_on_an_old_kernel(Strategy::InPlace, LegacyPods::Adopt, "5.10.0", Verdict::Fail)]
+    #[case::kept(Strategy::InPlace, LegacyPods::Keep, "6.18.0", Verdict::Pass)]
+    #[case::kept_on_an_old_kernel(Strategy::InPlace, LegacyPods::Keep, "5.10.0", Verdict::Warn)]
+    #[case::restarted(Strategy::InPlace, LegacyPods::Restart, "6.2.0", Verdict::Pass)]
+    #[case::drained(Strategy::Drain, LegacyPods::Adopt, "6.18.0", Verdict::Pass)]
+    #[case::drained_on_an_old_kernel(Strategy::Drain, LegacyPods::Adopt, "5.10.110", Verdict::Warn)]
+    #[case::no_version(Strategy::Drain, LegacyPods::Keep, "", Verdict::Warn)]
+    fn a_kernel_without_nf_tables_adopts_no_pod(
+        #[case] strategy: Strategy,
+        #[case] legacy_pods: LegacyPods,
+        #[case] kernel: &str,
+        #[case] expected: Verdict,
+    ) {
+        let mut facts = fixture::cluster();
+        facts.nodes.get_mut("b").unwrap().kernel_version = kernel.to_owned();
+        let policy = CheckPolicy {
+            strategy,
+            legacy_pods,
+            ..fixture::policy()
+        };
+        assert_eq!(
+            verdicts(&nf_tables(&facts, &policy)),
+            [("NfTables", Verdict::Pass)]
+        );
+        facts.hosts.get_mut("b").unwrap().lacks_nf_tables = true;
+        let found = nf_tables(&facts, &policy);
+        assert_eq!(verdicts(&found), [("NfTables", expected)]);
+        if expected == Verdict::Fail {
+            assert!(
+                found[0].object.contains("Node b") && found[0].fix.contains("legacyPods to Keep"),
+                "{found:?}"
+            );
+        }
     }
 }

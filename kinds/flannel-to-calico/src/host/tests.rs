@@ -51,6 +51,7 @@ fn flannel_host() -> HostFacts {
         plugin: None,
         foreign_rules: None,
         runtime: None,
+        lacks_nf_tables: false,
         cni: folder(&[("10-flannel.conflist", FLANNEL_CONFLIST)]),
         vxlan_devices: vec![device("flannel.1")],
         bridge: bridge(&["veth1", "veth2"]),

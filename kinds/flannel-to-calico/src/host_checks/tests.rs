@@ -23,6 +23,7 @@ fn healthy() -> HostFacts {
         plugin: None,
         foreign_rules: None,
         runtime: None,
+        lacks_nf_tables: false,
         cni: folder(&[FLANNEL]),
         vxlan_devices: vec![device("flannel.1")],
         bridge: Found::Present(Bridge {

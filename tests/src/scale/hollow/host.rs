@@ -96,6 +96,7 @@ impl Host {
         let facts = HostFacts {
             foreign_rules: Some(ForeignRules::default()),
             runtime: None,
+            lacks_nf_tables: false,
             plugin: Some(FlannelPlugin::usual("10-flannel.conflist")),
             cni: conflists(&[FLANNEL_CONFLIST]),
             vxlan_devices: vec![VxlanDevice {

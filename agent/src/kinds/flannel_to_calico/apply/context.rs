@@ -39,7 +39,7 @@ impl<'step> StepContext<'step> {
     }
 
     /// Makes a change after which packets to these destinations leave through other links than `links`. Connections continue, with the
-    /// addresses of `source` if the host translates their source.
+    /// addresses of `source` if the host translates their source. Not on a kernel without `nf_tables`, by which packets are held back.
     pub(super) async fn keep_connections(
         &self,
         links: Vec<String>,
@@ -47,6 +47,12 @@ impl<'step> StepContext<'step> {
         destinations: Vec<IpNet>,
         make: impl AsyncFnOnce() -> Result<(), ApplyError>,
     ) -> Result<(), ApplyError> {
+        if self.seen.facts.lacks_nf_tables {
+            tracing::warn!(
+                "the kernel has no nf_tables: connections whose source this host translates may end"
+            );
+            return make().await;
+        }
         let all = &self.seen.snapshot.addresses;
         let of_source = all
             .iter()

@@ -86,6 +86,7 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
         plugin: None,
         foreign_rules: None,
         runtime: None,
+        lacks_nf_tables: false,
         cni: CniDirectory::read("/etc/cni/net.d", Vec::new()),
         vxlan_devices: Vec::new(),
         bridge: if phase == "Calico" {

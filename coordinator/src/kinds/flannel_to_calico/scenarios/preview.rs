@@ -27,6 +27,7 @@ fn host(node: &str) -> Value {
     let facts = HostFacts {
         foreign_rules: Some(flannel_to_calico::foreign_rules::ForeignRules::default()),
         runtime: None,
+        lacks_nf_tables: false,
         plugin: Some(flannel_to_calico::plugin::FlannelPlugin::usual(
             "10-flannel.conflist",
         )),
