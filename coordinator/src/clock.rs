@@ -1,11 +1,70 @@
 //! Wall clock and steady clock. A user or NTP may set the wall clock at any moment.
+//!
+//! Each part of a pass takes the time from here, so that a rehearsal can run a migration of hours in seconds: [`Rehearsed`].
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
 /// NTP adjusts the wall clock by fractions of a second; a larger difference is a jump.
 const TOLERANCE: Duration = Duration::from_secs(5);
+
+tokio::task_local! {
+    static REHEARSED: Rehearsed;
+}
+
+/// The clocks of a rehearsal, which stand still until they are advanced. Clones are the same clocks.
+#[derive(Clone, Debug)]
+pub struct Rehearsed {
+    start: Moment,
+    passed: Arc<AtomicU64>,
+}
+
+impl Rehearsed {
+    /// Clocks that begin now.
+    pub fn starting_now() -> Self {
+        Self {
+            start: Moment::now(),
+            passed: Arc::default(),
+        }
+    }
+
+    /// Advances both clocks. Less than a millisecond is lost.
+    pub fn advance(&self, by: Duration) {
+        let milliseconds = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        self.passed.fetch_add(milliseconds, Ordering::Relaxed);
+    }
+
+    /// The time since the beginning.
+    pub fn passed(&self) -> Duration {
+        Duration::from_millis(self.passed.load(Ordering::Relaxed))
+    }
+
+    /// The time on the wall clock.
+    pub fn now(&self) -> Timestamp {
+        self.moment().wall
+    }
+
+    /// Runs a part of the rehearsal: [`now`] has its time there, apart from tasks that it spawns.
+    pub async fn scope<F: Future>(&self, part: F) -> F::Output {
+        REHEARSED.scope(self.clone(), part).await
+    }
+
+    fn moment(&self) -> Moment {
+        let passed = self.passed();
+        Moment {
+            wall: self.start.wall + passed,
+            steady: self.start.steady + passed,
+        }
+    }
+}
+
+/// The current time on the wall clock.
+pub fn now() -> Timestamp {
+    Moment::now().wall
+}
 
 /// One moment by both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +78,10 @@ pub struct Moment {
 impl Moment {
     /// The current moment.
     pub fn now() -> Self {
-        Self {
+        REHEARSED.try_with(Rehearsed::moment).unwrap_or_else(|_| Self {
             wall: Timestamp::now(),
             steady: Instant::now(),
-        }
+        })
     }
 }
 

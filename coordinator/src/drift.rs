@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use api::migration::{Desired, Drift};
 use api::{Migration, MigrationStatus};
 use engine::decision::HaltReason;
-use jiff::Timestamp;
 
+use crate::clock;
 use crate::context::Context;
 use crate::events::EventLevel;
 
@@ -40,7 +40,7 @@ pub async fn announce(
     let resumed_at = migration.spec.resumed_at;
     let drift = status.drift.take().filter(|drift| drift.resumed_at == resumed_at);
     let mut drift = drift.unwrap_or_else(|| Drift {
-        at: Timestamp::now(),
+        at: clock::now(),
         differences: Vec::new(),
         resumed_at,
     });

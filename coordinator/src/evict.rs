@@ -16,6 +16,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tracing::warn;
 
+use crate::clock;
 use crate::context::Context;
 use crate::evictions::{Evictions, Outcome, Refusals};
 use crate::lenient_requests;
@@ -46,7 +47,7 @@ pub async fn evict(
     memory: &mut Memory,
 ) {
     collect(&context.metrics, memory);
-    let now = Timestamp::now();
+    let now = clock::now();
     let mut asked = 0_usize;
     for pod in pods {
         let Evictions {
@@ -119,7 +120,7 @@ pub fn collect(metrics: &Metrics, memory: &mut Memory) {
     while let Some(answer) = evictions.requests.try_join_next() {
         keep(metrics, evictions, refusals, answer);
     }
-    let now = Timestamp::now();
+    let now = clock::now();
     // By absolute age: a clock that was set back keeps no entry longer.
     let is_newer_than = |at: &Timestamp, age: SignedDuration| now.duration_since(*at).abs() < age;
     evictions.made.retain(|_, at| is_newer_than(at, SHOWN_WITHIN));
@@ -150,7 +151,7 @@ fn keep(
     let Ok((pod, outcome)) = answer else {
         return;
     };
-    let now = Timestamp::now();
+    let now = clock::now();
     let asked_at = evictions.unanswered.remove(&pod.uid).unwrap_or(now);
     metrics.evictions.with_label_values(&[outcome.label()]).inc();
     match outcome {

@@ -4,11 +4,10 @@ use api::migration::{Desired, MigrationPhase};
 use api::{Migration, MigrationStatus};
 use engine::reason::{BlockReason, Reason};
 use engine::standstill::MigrationWait;
-use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::cache::Cache;
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::context::Context;
 use crate::kind::Kind;
 use crate::limits;
@@ -90,7 +89,7 @@ fn apply_standstill(migration: &Migration, clock: &Clock, status: &mut Migration
     if let Some(Reason::Wait(reason)) = status.known_reason()
         && status.progress.working.is_empty()
     {
-        let now = Timestamp::now();
+        let now = clock::now();
         let wait = MigrationWait::observe(before.as_ref(), reason, status.message.clone(), now);
         let limit = limits::step_timeout(migration);
         if let Some(halt) = wait.overdue(limit, clock.deadlines_from(migration.spec.resumed_at, now), now) {

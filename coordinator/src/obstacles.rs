@@ -17,6 +17,7 @@ use engine::reason::Reason;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
+use crate::clock;
 use crate::failure::Failure;
 use crate::summary::WaitReport;
 
@@ -130,7 +131,7 @@ impl Obstacles {
         // Writes are large futures, and this one is part of many.
         let write = Box::pin(write);
         async move {
-            if self.reason_to_wait(object, Timestamp::now()).is_some() || self.postpone_if_over() {
+            if self.reason_to_wait(object, clock::now()).is_some() || self.postpone_if_over() {
                 return Ok(None);
             }
             self.set_current_object(Some(object));
@@ -141,7 +142,7 @@ impl Obstacles {
                     self.clear(object);
                     Ok(Some(made))
                 }
-                Err(error) => self.note(object, error, Timestamp::now()).map(|_| None),
+                Err(error) => self.note(object, error, clock::now()).map(|_| None),
             }
         }
     }
@@ -230,7 +231,7 @@ impl Obstacles {
             reason: WaitReason::RequestRefused.into(),
             message,
             failures: 1,
-            next_try: Timestamp::now(),
+            next_try: clock::now(),
             is_wanted: true,
         };
         self.objects().insert(object.to_owned(), held);

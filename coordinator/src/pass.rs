@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use crate::bounds;
 use crate::cache::{Cache, OptionalWatches};
+use crate::clock;
 use crate::context::Context;
 use crate::events::EventLevel;
 use crate::evict;
@@ -108,7 +109,7 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
     let active = choose(&migrations);
     cache.keep_watches(active.map(|active| watches(&active.spec)).unwrap_or_default());
     let active = active.map(ResourceExt::name_any);
-    let upkeep_is_due = memory.upkeep_is_due(Timestamp::now());
+    let upkeep_is_due = memory.upkeep_is_due(clock::now());
     let mut failed = None;
     for migration in &migrations {
         let status = match &active {
@@ -312,8 +313,8 @@ pub(crate) async fn publish(
     memory.unreported.add_to(&name, &mut status);
     bounds::cut_texts(&mut status);
     kinds::cut_texts(&mut status);
-    status.conditions = conditions::of(&status, &old.conditions, Timestamp::now());
-    let now = Timestamp::now();
+    status.conditions = conditions::of(&status, &old.conditions, clock::now());
+    let now = clock::now();
     if migration.status.is_some()
         && differ_in_words(&old, &status, kinds::clear_counts)
         && !memory.words.may_be_written(context.pace, now)

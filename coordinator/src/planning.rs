@@ -16,6 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::cache::Cache;
+use crate::clock;
 use crate::context::Context;
 use crate::events::EventLevel;
 use crate::kind::Kind;
@@ -48,7 +49,7 @@ pub(crate) async fn plan<K: Kind>(
     migration: &Migration,
     status: &mut MigrationStatus,
 ) -> Result<(), PassError> {
-    let now = Timestamp::now();
+    let now = clock::now();
     kind.adopt(context, cache, migration).await?;
     // A changed spec is read at once, the cluster around it every few seconds.
     let seen = migration.status.as_ref().map(|status| status.observed_generation);

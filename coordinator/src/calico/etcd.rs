@@ -2,13 +2,13 @@
 
 use calico::etcd::{Id, Layout, uid};
 use datastore::etcd3::{Change, Condition, Entry, Etcd3};
-use jiff::Timestamp;
 use kube::api::DynamicObject;
 use kube::{ResourceExt, core::ObjectMeta};
 use serde_json::Value;
 
 use super::error::CalicoStoreError;
 use super::{BLOCK_AFFINITY, Created, IPAM_BLOCK, IPAM_CONFIG, IPAM_HANDLE, Kind, NODE};
+use crate::clock;
 use crate::write::WriteError;
 
 fn layout(kind: Kind) -> Layout {
@@ -53,8 +53,8 @@ pub(super) fn id(kind: Kind, read: &DynamicObject) -> Id {
 pub(super) async fn create(store: &Etcd3, kind: Kind, object: &Value) -> Result<Created, CalicoStoreError> {
     let layout = layout(kind);
     let key = layout.key(&layout.id(object));
-    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let value = layout.created(object, &uid(&key, &Timestamp::now().to_string()), &now);
+    let now = clock::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let value = layout.created(object, &uid(&key, &clock::now().to_string()), &now);
     let conditions = [Condition::Created {
         key: key.clone(),
         at: 0,

@@ -38,11 +38,12 @@ use engine::check::Check;
 use engine::document::Document;
 use engine::order::{self, Place};
 use engine::reason::Reason;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use kube::ResourceExt as _;
 
 use crate::bounds;
 use crate::cache::Cache;
+use crate::clock;
 use crate::context::Context;
 use crate::etcd_access::of_spec;
 use crate::kind::Kind;
@@ -213,7 +214,7 @@ impl Kind for CalicoDatastore {
                 known.pods_without_network
             ),
         };
-        let left = Timestamp::now().duration_until(until);
+        let left = clock::now().duration_until(until);
         let end = if known.automatic_rollback.is_some() || status.phase == MigrationPhase::RollingBack {
             String::new()
         } else if left.is_positive() {

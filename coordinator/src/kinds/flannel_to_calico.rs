@@ -40,11 +40,11 @@ use flannel_to_calico::document;
 use flannel_to_calico::facts::{ClusterFacts, PreviewState};
 use flannel_to_calico::host::HostSettings;
 use flannel_to_calico::settings::Settings;
-use jiff::Timestamp;
 
 use self::pass::Pass;
 use self::preview::PreviewMemory;
 use crate::cache::Cache;
+use crate::clock;
 use crate::context::Context;
 use crate::kind::Kind;
 use crate::limits;
@@ -184,7 +184,7 @@ impl Kind for FlannelToCalico {
             migration,
             kind: self,
             settings: &settings,
-            now: Timestamp::now(),
+            now: clock::now(),
         };
         advance::advance(&pass, memory, status).await
     }

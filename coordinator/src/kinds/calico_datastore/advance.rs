@@ -7,13 +7,13 @@ use calico_datastore::cluster::decide::{decide, urgent};
 use calico_datastore::cluster::step::Stage;
 use calico_datastore::cluster::view::{Next, Policy, StoresView, Work};
 use engine::decision::WaitReason;
-use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::pass::Pass;
 use super::saved::Saved;
 use super::{ReadCache, report};
 use crate::cache::Cache;
+use crate::clock;
 use crate::context::Context;
 use crate::memory::Memory;
 use crate::pass_error::PassError;
@@ -47,7 +47,7 @@ pub async fn advance(
         saved,
         snapshot: &snapshot,
         is_over: is_cleaning,
-        now: Timestamp::now(),
+        now: clock::now(),
     };
     let stores = pass.stores(memory, &mut known).await;
     let work = memory.kinds.of::<ReadCache>().worker.state().await;

@@ -12,7 +12,7 @@ use datastore::run::Options;
 use engine::decision::{Decision, Wait, WaitReason};
 use engine::evict::PodName;
 use engine::words;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::ReadCache;
@@ -21,6 +21,7 @@ use super::observe::Observed;
 use super::pass::Pass;
 use super::saved::{Saved, on_delete};
 use super::stores::{self, Patience};
+use crate::clock;
 use crate::evict::evict;
 use crate::failure::Failure as _;
 use crate::memory::Memory;
@@ -255,7 +256,7 @@ impl Pass<'_> {
             holder: format!(
                 "replumb's coordinator on node {}, since {}",
                 self.context.node_name,
-                Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
+                clock::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
             ),
         };
         let over_existing = settings.ignore_v3_data.value;

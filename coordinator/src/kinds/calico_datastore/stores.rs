@@ -11,8 +11,8 @@ use datastore::error::StoreError;
 use datastore::run::prepared::{NotConvertible, Prepared};
 use datastore::run::status;
 use datastore::stores::Stores;
-use jiff::Timestamp;
 
+use crate::clock;
 use crate::context::Context;
 use crate::etcd_access::{SettingsSource, access};
 
@@ -54,7 +54,7 @@ const NODES: &str = "/calico/resources/v3/projectcalico.org/nodes/";
 /// The facts of both stores that the checks need. Converts all data in memory, and writes nothing.
 pub async fn facts(stores: &Stores) -> Result<StoreFacts, StoreError> {
     let (glance, ready_v2, information) = tokio::try_join!(
-        status(stores, Timestamp::now()),
+        status(stores, clock::now()),
         stores.ready_v2(),
         stores.cluster_information(),
     )?;

@@ -6,7 +6,6 @@ use engine::decision::WaitReason;
 use example::LABEL;
 use example::api::{Spec, Status};
 use example::decide::{Step, decide, stage};
-use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -14,6 +13,7 @@ use super::apply::label;
 use super::view::view;
 use super::{adopt, observe};
 use crate::cache::Cache;
+use crate::clock;
 use crate::context::Context;
 use crate::memory::Memory;
 use crate::pass_error::PassError;
@@ -35,7 +35,7 @@ pub(super) async fn advance(
     if status.phase.is_over() {
         return Ok(());
     }
-    let now = Timestamp::now();
+    let now = clock::now();
     let direction = match migration.spec.desired {
         Desired::Rollback | Desired::Abort => Direction::Rollback,
         Desired::Plan | Desired::Run | Desired::Pause => Direction::Forward,

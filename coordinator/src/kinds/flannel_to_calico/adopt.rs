@@ -18,6 +18,7 @@ use super::blocks;
 use super::node_objects::{self, Outcome};
 use super::pass::Pass;
 use crate::cache::Cache;
+use crate::clock;
 use crate::context::Context;
 use crate::node_migrations::{self, belongs_to, linux_nodes};
 use crate::pass_error::PassError;
@@ -137,7 +138,7 @@ pub(super) async fn prepare_node(
     let write = node_objects::write(pass, pools, node);
     Ok(match context.obstacles.attempt(&object, write).await? {
         Some(outcome) => Some(outcome),
-        None => match context.obstacles.reason_to_wait(&object, Timestamp::now()) {
+        None => match context.obstacles.reason_to_wait(&object, clock::now()) {
             Some(message) => Some(Outcome::Blocked(message)),
             None if context.obstacles.postponed() > 0 => None,
             None => Some(Outcome::Blocked(format!(

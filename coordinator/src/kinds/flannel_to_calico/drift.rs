@@ -14,7 +14,7 @@ use api::{MigrationStatus, names};
 use engine::words;
 use flannel_to_calico::objects;
 use flannel_to_calico::settings::Settings;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::DynamicObject;
@@ -28,6 +28,7 @@ use super::pass::Pass;
 use super::{node_objects, saved};
 use crate::calico;
 use crate::calico::Kind;
+use crate::clock;
 use crate::context::Context;
 use crate::drift::is_resumed;
 use crate::facts;
@@ -151,7 +152,7 @@ pub(super) async fn observe_calico_objects(
         settings,
         ..
     } = *pass;
-    let now = Timestamp::now();
+    let now = clock::now();
     let is_due = memory
         .drift_read_at
         .is_none_or(|at| now.duration_since(at).abs() >= INTERVAL);

@@ -12,13 +12,13 @@ use engine::ranges::overlap;
 use flannel_to_calico::objects::{self, ClaimState, NodeObjects, Pool};
 use flannel_to_calico::settings::Settings;
 use ipnet::IpNet;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::pass::Pass;
 use crate::calico::{self, Created};
+use crate::clock;
 use crate::context::Context;
 use crate::facts;
 use crate::pass_error::PassError;
@@ -110,7 +110,7 @@ async fn claim(
         calico::IPAM_HANDLE.ensure(&context.client, &spec, change).await?;
     }
     // Any number that no earlier block of the range has had; Calico uses the time, too.
-    let sequence = u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or_default();
+    let sequence = u64::try_from(clock::now().as_nanosecond()).unwrap_or_default();
     let created = match objects::block(block, node, &allocations, sequence) {
         Ok(object) => calico::IPAM_BLOCK.create(&context.client, &object).await?,
         Err(conflict) => return Ok(Outcome::Blocked(conflict.to_string())),

@@ -6,7 +6,6 @@ use api::migration::{Desired, Direction, PodCidr, PodCidrStatus};
 use api::{Migration, MigrationStatus};
 use engine::decision::WaitReason;
 use engine::reason::BlockReason;
-use jiff::Timestamp;
 use kube::ResourceExt;
 use pod_cidr::decide::PoolRole;
 use pod_cidr::pools;
@@ -17,6 +16,7 @@ use super::read_cache::ReadCache;
 use super::saved::Saved;
 use super::{adopt, calico_nodes, malformed, observe, report};
 use crate::cache::Cache;
+use crate::clock;
 use crate::context::Context;
 use crate::memory::Memory;
 use crate::pass_error::PassError;
@@ -54,7 +54,7 @@ pub async fn advance(
             return Ok(());
         }
     };
-    let now = Timestamp::now();
+    let now = clock::now();
     let direction = direction(migration.spec.desired);
     let look = match direction {
         Direction::Forward => adopt::settings_forward(kind),

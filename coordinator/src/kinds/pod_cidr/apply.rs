@@ -10,7 +10,6 @@ use crash_point::Edge;
 use engine::decision::{Decision, WaitReason};
 use engine::evict::PodName;
 use engine::words;
-use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use kube::api::Patch;
@@ -25,6 +24,7 @@ use super::saved::Saved;
 use crate::calico::error::CalicoStoreError;
 use crate::calico::store::Store;
 use crate::calico::{self, IP_POOL};
+use crate::clock;
 use crate::context::Context;
 use crate::cordon;
 use crate::evict::evict;
@@ -326,7 +326,7 @@ impl StepExecutor<'_> {
     async fn restart(&self, pod: &PodName, memory: &mut Memory) -> String {
         let name = format!("{}/{}", pod.namespace, pod.name);
         let refused = |memory: &Memory| memory.refusals.get(&pod.uid).cloned();
-        if refused(memory).is_none_or(|refusal| refusal.next_try <= Timestamp::now()) {
+        if refused(memory).is_none_or(|refusal| refusal.next_try <= clock::now()) {
             evict(self.context, std::slice::from_ref(pod), None, memory).await;
         }
         let why = "it has not changed its tunnel address";

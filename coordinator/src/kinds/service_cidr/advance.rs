@@ -16,6 +16,7 @@ use super::pass::{Pass, direction};
 use super::service_index::ServiceStore;
 use super::{ReadCache, adopt, assigned_addresses, report};
 use crate::cache::Cache;
+use crate::clock;
 use crate::context::Context;
 use crate::memory::Memory;
 use crate::pass_error::PassError;
@@ -104,7 +105,7 @@ pub async fn advance(
         goal,
         is_over: stage
             .is_some_and(|stage| stage.name == Stage::CleanUp && stage.direction == direction(goal)),
-        now: Timestamp::now(),
+        now: clock::now(),
     };
     if stage.is_some_and(|stage| stage.direction != direction(goal)) {
         known.exchange_started_at = None;

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use api::record::{self, RecordContent};
 use api::{Migration, MigrationRecordSpec};
-use jiff::Timestamp;
 use kube::ResourceExt;
 use service_cidr::host::{ExpectedPorts, ExpectedPortsReference, Question};
+
+use crate::clock;
 
 /// Time for which a round of questions waits for its answers before another takes its place, plus [`PATIENCE_A_NODE`] for each
 /// node.
@@ -109,7 +110,7 @@ impl Expected {
 
     fn begin(&mut self, ports: ExpectedPorts, now: Instant) {
         let question = Question {
-            asked_at: Timestamp::now(),
+            asked_at: clock::now(),
             ports,
         };
         self.0 = Some(Round::of(question, now));
@@ -119,6 +120,7 @@ impl Expected {
 #[cfg(test)]
 mod tests {
     use api::record::Content;
+    use jiff::Timestamp;
     use service_cidr::host::ServicePort;
 
     use super::*;

@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::ObjectMeta;
 
+use crate::clock;
 use crate::context::Context;
 use crate::write::{self, WriteError};
 
@@ -80,7 +81,7 @@ pub async fn keep(
         sha256,
         v2_keys: count(tree.values.len()),
         v3_keys: count(entries.len()),
-        taken_at: Timestamp::now(),
+        taken_at: clock::now(),
     })
 }
 

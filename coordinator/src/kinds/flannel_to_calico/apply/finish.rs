@@ -10,7 +10,6 @@ use engine::decision::WaitReason;
 use engine::words;
 use flannel_to_calico::host::SUBNET_TABLE;
 use flannel_to_calico::phase::{Goal, Phase};
-use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::PropagationPolicy;
@@ -20,6 +19,7 @@ use serde_json::json;
 use super::super::observe::daemon_set;
 use super::super::pass::Pass;
 use super::super::{drift, saved};
+use crate::clock;
 use crate::context::Context;
 use crate::drift::announce;
 use crate::facts;
@@ -73,7 +73,7 @@ pub(in super::super) async fn finish(
          and node annotations",
         snapshot.node_migrations.len()
     );
-    let now = Timestamp::now();
+    let now = clock::now();
     staged::complete(context, pass.migration, Direction::Forward, now, message, status).await;
     Ok(())
 }

@@ -14,7 +14,6 @@ use engine::decision::WaitReason;
 use flannel_to_calico::objects::{self, Pool};
 use flannel_to_calico::settings::Settings;
 use futures::{StreamExt, TryStreamExt};
-use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
@@ -25,6 +24,7 @@ use super::super::observe::required_daemon_set;
 use super::super::pass::Pass;
 use super::super::{NODES_AT_ONCE, adopt};
 use crate::calico;
+use crate::clock;
 use crate::context::Context;
 use crate::facts;
 use crate::pass_error::PassError;
@@ -99,7 +99,7 @@ pub(in super::super) async fn prepare(
     }
     status.phase = MigrationPhase::Rolling;
     status.rollback_started_at = None;
-    status.prepared_at = status.prepared_at.or(Some(Timestamp::now()));
+    status.prepared_at = status.prepared_at.or(Some(clock::now()));
     status.clear_reason("cluster-wide objects are ready; starting with nodes".to_owned());
     Ok(())
 }

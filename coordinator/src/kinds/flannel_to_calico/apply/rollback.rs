@@ -21,6 +21,7 @@ use super::super::pass::Pass;
 use super::super::{NODES_AT_ONCE, blocks, node_objects, saved};
 use super::finish::{release_agents, remove_labels};
 use super::prepare::rolled;
+use crate::clock;
 use crate::context::Context;
 use crate::facts;
 use crate::kind_memory::KindMemory;
@@ -95,7 +96,7 @@ pub(in super::super) async fn roll_back(
     let context = pass.context;
     // Recorded before the first restore: after a change of direction everything must be written again.
     if status.rollback_started_at.is_none() {
-        status.rollback_started_at = Some(Timestamp::now());
+        status.rollback_started_at = Some(clock::now());
         status.prepared_at = None;
         "every node is back on flannel; restoring cluster-wide objects".clone_into(&mut status.message);
         return Ok(());
@@ -146,7 +147,7 @@ pub(in super::super) async fn roll_back(
         "Nodes on flannel as before: {}. replumb does not delete Calico's DaemonSet, ClusterInformation and Tiers",
         snapshot.node_migrations.len()
     );
-    let now = Timestamp::now();
+    let now = clock::now();
     staged::complete(context, pass.migration, Direction::Rollback, now, message, status).await;
     Ok(())
 }

@@ -8,7 +8,6 @@ use flannel_to_calico::facts::ClusterFacts;
 use flannel_to_calico::policy_facts::{self, FelixSettings};
 use flannel_to_calico::preview::{Preview, selected};
 use flannel_to_calico::settings::Settings;
-use jiff::Timestamp;
 use kube::Client;
 use policy::dormant::{Restricted, dormant, restricted};
 use policy::{Cluster, Facts, ObjectKind};
@@ -18,6 +17,7 @@ use tracing::debug;
 use super::lists::Lists;
 use super::pods::EndedPods;
 use super::samples::{self, Owner};
+use crate::clock;
 use crate::failure::Failure as _;
 use crate::pod_index::Index;
 
@@ -85,7 +85,7 @@ impl Round {
     pub async fn run(self, mut kept: Kept) -> Kept {
         let begun = Instant::now();
         let lists = Lists::read(&self.client).await;
-        kept.pods.observe(&self.index, Timestamp::now());
+        kept.pods.observe(&self.index, clock::now());
         let all_pods = if lists.is_empty() {
             Vec::new()
         } else {

@@ -20,6 +20,7 @@ use policy::tally::Seen;
 use policy::{Cluster, Protocol, Tally};
 use tracing::warn;
 
+use crate::clock;
 use crate::failure::Failure as _;
 use crate::lenient::Lenient;
 use crate::lenient_requests;
@@ -109,7 +110,7 @@ pub async fn judge(
         ..
     } = round;
     let mut problems = write_all(&api, owner, capacity, wanted, &seen, &foreign).await;
-    let now = Timestamp::now();
+    let now = clock::now();
     let created = |name: &str| seen.get(name).and_then(|known| known.created);
     let since = wanted.keys().filter_map(|name| created(name)).min();
     let nodes = wanted.keys().map(|name| {

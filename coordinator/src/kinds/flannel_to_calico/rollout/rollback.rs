@@ -12,12 +12,12 @@ use engine::decision::{Halt, HaltReason, Wait};
 use engine::rollout::{self, Back, NodeProgress, RolloutNode, is_rolled_back};
 use engine::words::cut;
 use flannel_to_calico::node::Stage;
-use jiff::Timestamp;
 
 use super::super::apply::rollback::roll_back;
 use super::super::pass::Pass;
 use super::write_spec;
 use crate::bounds;
+use crate::clock;
 use crate::context::Context;
 use crate::drafts::Drafts;
 use crate::events::EventLevel;
@@ -195,7 +195,7 @@ async fn turn(
     fell_back: Option<AutomaticRollback>,
     drafts: &mut Drafts,
 ) -> Result<bool, WriteError> {
-    let now = Timestamp::now();
+    let now = clock::now();
     let mut spec = drafts.take(object).into_owned();
     let mut stage = step_now(Stage::StopCalico.as_str(), now);
     if let Some(step) = spec.step.take() {
