@@ -153,14 +153,13 @@ impl FakeApi {
         let untouched: Vec<String> = state
             .objects
             .all()
-            .iter()
             .filter(|(_, object)| {
                 object["metadata"]["name"].is_string() && object["metadata"]["managedFields"] != times
             })
-            .map(|(path, _)| path.clone())
+            .map(|(path, _)| path.to_owned())
             .collect();
         for path in untouched {
-            let mut object = state.objects.all()[&path].clone();
+            let mut object = state.objects.get(&path).unwrap().clone();
             object["metadata"]["managedFields"] = times.clone();
             if object["spec"]["template"].is_object() {
                 let time = &times[0]["time"];
@@ -288,7 +287,11 @@ impl FakeApi {
 
     /// Every object without its version counters, for a comparison of two runs.
     pub fn everything(&self) -> BTreeMap<String, Value> {
-        let mut all = self.state.lock().unwrap().objects.all().clone();
+        let state = self.state.lock().unwrap();
+        let all = state.objects.all();
+        let mut all: BTreeMap<String, Value> = all
+            .map(|(path, object)| (path.to_owned(), object.clone()))
+            .collect();
         for (path, object) in &mut all {
             let metadata = object["metadata"].as_object_mut().unwrap();
             metadata.remove("resourceVersion");
@@ -466,7 +469,7 @@ impl State {
         if answer.0.is_success() {
             let call = format!("{method} {path}");
             if let Some((_, path, patch)) = self.meddling.take_if(|(after, ..)| call.starts_with(&**after)) {
-                let mut object = self.objects.all()[&path].clone();
+                let mut object = self.objects.get(&path).unwrap().clone();
                 merge(&mut object, &patch);
                 self.objects.put(&path, object);
             }

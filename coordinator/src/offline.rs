@@ -32,10 +32,23 @@ const NAME: &str = "offline";
 /// An address that no host has (RFC 5737): nothing outside of the memory is asked.
 const NO_SERVER: &str = "http://192.0.2.1";
 
+/// Collections of which every object is in the stores, apart from replumb's own and those of single kinds.
+pub const WATCHED: [&str; 7] = [
+    "/api/v1/nodes",
+    "/api/v1/pods",
+    "/apis/apps/v1/daemonsets",
+    "/apis/apps/v1/deployments",
+    "/apis/apps/v1/replicasets",
+    "/apis/apps/v1/statefulsets",
+    "/apis/policy/v1/poddisruptionbudgets",
+];
+
 /// A coordinator whose API server is in memory.
 pub struct Offline {
     context: Context,
     memory: Memory,
+    /// The stores at a version of the objects.
+    stores: Option<(u64, Cache)>,
 }
 
 impl Offline {
@@ -64,6 +77,7 @@ impl Offline {
                 metrics,
             },
             memory: Memory::default(),
+            stores: None,
         })
     }
 
@@ -72,7 +86,7 @@ impl Offline {
     /// # Errors
     ///
     /// The objects cannot be read or written.
-    pub async fn adopt(&self, objects: &Objects, migration: &str) -> anyhow::Result<()> {
+    pub async fn adopt(&mut self, objects: &Objects, migration: &str) -> anyhow::Result<()> {
         let cache = self.cache(objects)?;
         for guarded in cache.migrations.state() {
             if guarded.name_any() != migration {
@@ -107,8 +121,16 @@ impl Offline {
         }
     }
 
-    fn cache(&self, objects: &Objects) -> anyhow::Result<Cache> {
-        cache(objects, &self.context.namespace)
+    fn cache(&mut self, objects: &Objects) -> anyhow::Result<Cache> {
+        let version = objects.version();
+        if let Some((of_version, known)) = &self.stores
+            && *of_version == version
+        {
+            return Ok(known.clone());
+        }
+        let cache = cache(objects, &self.context.namespace)?;
+        self.stores = Some((version, cache.clone()));
+        Ok(cache)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -18,7 +19,8 @@ const COUNTED: &str = "/apis/replumb.dev/";
 /// The objects of a server, by path: `/api/v1/nodes/a`.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
-    stored: BTreeMap<String, Value>,
+    /// A clone shares them: a snapshot for each pass is cheap.
+    stored: BTreeMap<String, Arc<Value>>,
     version: u64,
     /// Collections of all namespaces that may be listed: `/api/v1/pods`.
     served: BTreeSet<String>,
@@ -55,22 +57,30 @@ impl Objects {
             };
             object["metadata"]["generation"] = json!(generation);
         }
-        self.stored.insert(path.to_owned(), object);
+        self.stored.insert(path.to_owned(), Arc::new(object));
+    }
+
+    /// The version of the last change.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// The object at this path.
     pub fn get(&self, path: &str) -> Option<&Value> {
-        self.stored.get(path)
+        self.stored.get(path).map(AsRef::as_ref)
     }
 
     /// Removes the object at this path.
     pub fn remove(&mut self, path: &str) -> Option<Value> {
-        self.stored.remove(path)
+        self.version += 1;
+        self.stored.remove(path).map(Arc::unwrap_or_clone)
     }
 
-    /// Every object, by path.
-    pub fn all(&self) -> &BTreeMap<String, Value> {
-        &self.stored
+    /// Every object, with its path, in the order of the paths.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.stored
+            .iter()
+            .map(|(path, object)| (path.as_str(), object.as_ref()))
     }
 
     /// The objects one part below a path, in the order of their paths; `*` matches one part.
@@ -81,7 +91,7 @@ impl Objects {
             .range::<str, _>((Bound::Included(beginning), Bound::Unbounded))
             .take_while(move |(key, _)| key.starts_with(beginning))
             .filter(move |(key, _)| is_below(key, wanted))
-            .map(|(_, object)| object)
+            .map(|(_, object)| object.as_ref())
     }
 
     /// Whether a request of this path is one for a list.
@@ -115,7 +125,7 @@ impl Objects {
     }
 
     fn read(&self, path: &str, query: &str) -> Answer {
-        if let Some(object) = self.stored.get(path) {
+        if let Some(object) = self.get(path) {
             return (StatusCode::OK, object.clone());
         }
         if !self.is_list(path) {
@@ -147,7 +157,7 @@ impl Objects {
             .iter()
             .find_map(|part| path.strip_suffix(part))
             .unwrap_or(path);
-        let Some(found) = self.stored.get(path).cloned() else {
+        let Some(found) = self.get(path).cloned() else {
             return failure(StatusCode::NOT_FOUND, "NotFound");
         };
         if *method == Method::DELETE {
@@ -169,7 +179,7 @@ impl Objects {
             return failure(StatusCode::CONFLICT, "AlreadyExists");
         }
         self.put(&path, body.clone());
-        (StatusCode::CREATED, self.stored[&path].clone())
+        (StatusCode::CREATED, Value::clone(&self.stored[&path]))
     }
 
     fn delete(&mut self, path: &str, found: Value, body: &Value) -> Answer {
@@ -179,7 +189,7 @@ impl Objects {
                 return failure(StatusCode::CONFLICT, "Conflict");
             }
         }
-        self.stored.remove(path);
+        self.remove(path);
         (StatusCode::OK, found)
     }
 
@@ -206,7 +216,7 @@ impl Objects {
         }
         give_up_addresses(path, &mut object);
         self.put(path, object);
-        (StatusCode::OK, self.stored[path].clone())
+        (StatusCode::OK, Value::clone(&self.stored[path]))
     }
 
     fn evict(&mut self, pod: &str, body: &Value) -> Answer {
@@ -220,7 +230,7 @@ impl Objects {
                 format!("the UID in the precondition ({wanted}) does not match the UID in record ({uid})");
             return failure_of(StatusCode::CONFLICT, "Conflict", &message);
         }
-        self.stored.remove(pod);
+        self.remove(pod);
         (
             StatusCode::CREATED,
             json!({ "kind": "Status", "status": "Success" }),
