@@ -33,8 +33,8 @@ pub fn text(path: &Path) -> Result<String, CliError> {
     })
 }
 
-/// Parses one Migration. Unknown fields are an error.
-fn parse(text: &str) -> Result<Migration, String> {
+/// The documents of a text in YAML or JSON, without empty ones.
+pub fn documents(text: &str) -> Result<Vec<Value>, String> {
     let mut documents = Vec::new();
     for document in yaml_serde::Deserializer::from_str(text) {
         let value = Value::deserialize(document).map_err(|error| format!("is not YAML: {error}"))?;
@@ -42,6 +42,12 @@ fn parse(text: &str) -> Result<Migration, String> {
             documents.push(value);
         }
     }
+    Ok(documents)
+}
+
+/// Parses one Migration. Unknown fields are an error.
+fn parse(text: &str) -> Result<Migration, String> {
+    let documents = documents(text)?;
     let [document] = documents.as_slice() else {
         return Err(not_one(&documents));
     };

@@ -1,10 +1,11 @@
-//! The ranges of a cluster in the output of `kops get cluster NAME -o json --full`. The script of kops 1.7 took the old pool
+//! The ranges of a cluster in the output of `kops get cluster NAME -o yaml --full`, or in a file for `kops replace -f`. The script of kops 1.7 took the old pool
 //! from one field and the new pool from another; this module uses the same fields.
 
 use ipnet::IpNet;
 use serde_json::Value;
 
 use engine::ranges::{self, Relation};
+use engine::words::number;
 
 /// The field with the range of the old pool.
 pub const FROM: &str = "spec.nonMasqueradeCIDR";
@@ -29,30 +30,30 @@ pub struct Cluster {
     pub others: Vec<(String, IpNet)>,
 }
 
-/// Reads the document. The error lists every invalid field with the value found and the value needed.
+/// The command that writes such a document.
+const COMMAND: &str = "kops get cluster NAME -o yaml --full";
+
+/// Reads the documents of a file, of which one is a cluster. The error lists every invalid field with the value found and the value
+/// needed.
 ///
 /// # Errors
 ///
-/// The document is not JSON, has not exactly one cluster, or its ranges are missing, malformed or do not fit together.
-pub fn read(text: &str) -> Result<Cluster, Vec<String>> {
-    let document: Value = serde_json::from_str(text).map_err(|error| {
-        vec![format!(
-            "the document is not JSON ({error}): create it with `kops get cluster NAME -o json --full`"
-        )]
-    })?;
-    // Some versions print a list with one element.
-    let document = match &document {
-        Value::Array(clusters) => match clusters.as_slice() {
-            [cluster] => cluster,
-            others => {
-                return Err(vec![format!(
-                    "the document has {} clusters, needed one: name it, as in `kops get cluster NAME -o json --full`",
-                    others.len()
-                )]);
-            }
-        },
-        document => document,
+/// The file has not exactly one cluster, or its ranges are missing, malformed or do not fit together.
+pub fn read(documents: &[Value]) -> Result<Cluster, Vec<String>> {
+    // Some versions print a list with one element. The file for kops itself has instance groups and keys, too.
+    let all = documents.iter().flat_map(|document| match document {
+        Value::Array(items) => items.as_slice(),
+        other => std::slice::from_ref(other),
+    });
+    let is_cluster = |document: &&Value| document["kind"] == "Cluster" || document["kind"].is_null();
+    let clusters: Vec<&Value> = all.filter(is_cluster).collect();
+    let [document] = clusters.as_slice() else {
+        return Err(vec![format!(
+            "found {}, needed one: name it, as in `{COMMAND}`",
+            number(clusters.len(), "cluster", "clusters")
+        )]);
     };
+    let document = *document;
     let mut errors = Vec::new();
     let mut range = |field: &str| match range_of(document, field) {
         Ok(range) => range,
@@ -65,7 +66,8 @@ pub fn read(text: &str) -> Result<Cluster, Vec<String>> {
     for (field, range) in [(FROM, from), (TO, to)] {
         if range.is_none() && !errors.iter().any(|error| error.starts_with(field)) {
             errors.push(format!(
-                "{field}: missing, needed a range: create the document with --full"
+                "{field}: missing, needed a range: `{COMMAND}` prints the defaults of kops, too. Still missing there, the pods of this \
+                 cluster have addresses of the cloud's network, or of another IPAM than Calico's"
             ));
         }
     }
@@ -181,8 +183,14 @@ mod tests {
                 (SERVICES.to_owned(), "100.64.0.0/13".parse().unwrap()),
             ],
         };
-        assert_eq!(read(&cluster().to_string()), Ok(expected.clone()));
-        assert_eq!(read(&json!([cluster()]).to_string()), Ok(expected));
+        let group = json!({ "kind": "InstanceGroup", "metadata": { "name": "nodes" }, "spec": {} });
+        for documents in [
+            vec![cluster()],
+            vec![json!([cluster()])],
+            vec![group.clone(), cluster(), group],
+        ] {
+            assert_eq!(read(&documents), Ok(expected.clone()));
+        }
     }
 
     #[test]
@@ -190,7 +198,7 @@ mod tests {
         let mut document = cluster();
         document["spec"]["networkCIDR"] = json!("");
         assert_eq!(
-            read(&document.to_string()).unwrap().others,
+            read(&[document.clone()]).unwrap().others,
             [(SERVICES.to_owned(), "100.64.0.0/13".parse().unwrap())]
         );
     }
@@ -202,7 +210,7 @@ mod tests {
         document["spec"]["additionalNetworkCIDRs"] = json!(["172.28.0.0/16"]);
         document["spec"]["subnets"] = json!([{ "name": "a", "cidr": "172.20.32.0/19" }]);
         document["spec"]["sshAccess"] = json!(["0.0.0.0/0", "203.0.113.0/24"]);
-        let others = read(&document.to_string()).unwrap().others;
+        let others = read(&[document.clone()]).unwrap().others;
         let fields: Vec<&str> = others.iter().map(|(field, _)| field.as_str()).collect();
         assert_eq!(
             fields,
@@ -215,7 +223,7 @@ mod tests {
             ]
         );
         document["spec"]["additionalNetworkCIDRs"] = json!(["100.97.0.0/16"]);
-        let errors = read(&document.to_string()).unwrap_err();
+        let errors = read(&[document.clone()]).unwrap_err();
         assert!(
             errors[0].contains("spec.additionalNetworkCIDRs[0] (100.97.0.0/16)"),
             "{errors:?}"
@@ -228,7 +236,7 @@ mod tests {
         document["spec"]["nonMasqueradeCIDR"] = json!("100.64.0.0");
         document["spec"]["serviceClusterIPRange"] = json!(13);
         document["spec"]["kubeControllerManager"] = json!({});
-        let errors = read(&document.to_string()).unwrap_err();
+        let errors = read(&[document.clone()]).unwrap_err();
         assert_eq!(errors.len(), 3, "{errors:?}");
         for (error, field) in errors.iter().zip([FROM, SERVICES, TO]) {
             assert!(error.starts_with(field), "{errors:?}");
@@ -236,11 +244,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_json("kind: Cluster", &["kops get cluster"])]
-    #[case::two(&json!([cluster(), cluster()]).to_string(), &["2 clusters"])]
-    #[case::not_full(&json!({ "spec": {} }).to_string(), &[FROM, TO, "--full"])]
-    fn a_document_that_is_no_cluster_is_refused(#[case] text: &str, #[case] words: &[&str]) {
-        let errors = read(text).unwrap_err().join("\n");
+    #[case::none(json!({ "kind": "InstanceGroup" }), &["0 clusters", "kops get cluster"])]
+    #[case::two(json!([cluster(), cluster()]), &["2 clusters"])]
+    #[case::not_full(json!({ "spec": {} }), &[FROM, TO, "--full"])]
+    fn a_document_that_is_no_cluster_is_refused(#[case] document: Value, #[case] words: &[&str]) {
+        let errors = read(&[document]).unwrap_err().join("\n");
         for word in words {
             assert!(errors.contains(word), "{errors}");
         }
@@ -262,7 +270,7 @@ mod tests {
     ) {
         let mut document = cluster();
         *document.pointer_mut(pointer).unwrap() = value;
-        let errors = read(&document.to_string()).unwrap_err();
+        let errors = read(&[document.clone()]).unwrap_err();
         assert_eq!(errors.len(), 1, "{errors:?}");
         for word in words {
             assert!(errors[0].contains(word), "{errors:?}");

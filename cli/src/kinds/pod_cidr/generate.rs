@@ -1,6 +1,5 @@
 //! `generate pod-cidr`: the manifest of a podCidr migration, from a kops cluster spec or from two ranges. Needs no cluster.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use api::Kind;
@@ -15,6 +14,7 @@ use super::help;
 use super::manifest::{self, Hop, Origin};
 use super::route::{End, RangeChange};
 use crate::error::CliError;
+use crate::file;
 use crate::kinds::kind::GenerateManifest;
 use crate::value;
 
@@ -41,7 +41,7 @@ impl GenerateManifest for Manifest {
                       kubectl replumb generate pod-cidr --from RANGE --to RANGE [OPTIONS]"
 )]
 pub struct PodCidrArguments {
-    /// Output of `kops get cluster NAME -o json --full`; `-` is standard input. Pods move from spec.nonMasqueradeCIDR, which was
+    /// Output of `kops get cluster NAME -o yaml --full` (or json); `-` is standard input. Pods move from spec.nonMasqueradeCIDR, which was
     /// the range of the IPPool before kops 1.7, to spec.kubeControllerManager.clusterCIDR.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to"])]
     kops: Option<PathBuf>,
@@ -133,17 +133,18 @@ impl PodCidrArguments {
         }
         // Without both ranges, the parser accepts only a file.
         let path = self.kops.as_deref().unwrap_or(Path::new("-"));
-        let file = path.display().to_string();
+        let name = path.display().to_string();
         let failed = |errors: Vec<String>| CliError::File {
-            file: file.clone(),
-            why: errors.join(&format!("\n       file {file}: ")),
+            file: name.clone(),
+            why: errors.join(&format!("\n       file {name}: ")),
         };
-        let text = read(path).map_err(|error| failed(vec![format!("cannot be read: {error}")]))?;
-        let found = kops::read(&text).map_err(failed)?;
+        let text = file::text(path)?;
+        let documents = file::documents(&text).map_err(|error| failed(vec![error]))?;
+        let found = kops::read(&documents).map_err(failed)?;
         let source = if path == Path::new("-") {
             "standard input"
         } else {
-            &file
+            &name
         };
         let named = |field: &str| format!("{field} of {source}");
         let others = found
@@ -169,15 +170,6 @@ impl PodCidrArguments {
             pod_cidr,
         }
     }
-}
-
-fn read(path: &Path) -> std::io::Result<String> {
-    if path != Path::new("-") {
-        return std::fs::read_to_string(path);
-    }
-    let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text)?;
-    Ok(text)
 }
 
 #[cfg(test)]

@@ -10,15 +10,15 @@ Calico has no two IPPools that share addresses. Each hop is one Migration; the s
 The coordinator runs one Migration at a time: if both are applied, the second is Refused (AnotherMigration) until then.
 
 Examples:
-  kops get cluster NAME -o json --full > cluster.json
-  kubectl replumb generate pod-cidr --kops cluster.json > migration.yaml
+  kops get cluster NAME -o yaml --full > cluster.yaml
+  kubectl replumb generate pod-cidr --kops cluster.yaml > migration.yaml
   kubectl replumb plan -f migration.yaml
   kubectl replumb apply -f migration.yaml
 
-  kubectl replumb generate pod-cidr --kops cluster.json --via 10.200.0.0/16 > hops.yaml
+  kubectl replumb generate pod-cidr --kops cluster.yaml --via 10.200.0.0/16 > hops.yaml
   kubectl apply -f hops.yaml                                   Create both, start none.
   kubectl replumb apply pod-cidr-hop-1 --watch
   kubectl replumb apply pod-cidr-hop-2 --watch                 Once the first is Completed.
 
-  kubectl replumb generate pod-cidr --kops cluster.json --via 10.200.0.0/16 --hop 1 > hop-1.yaml
+  kubectl replumb generate pod-cidr --kops cluster.yaml --via 10.200.0.0/16 --hop 1 > hop-1.yaml
   kubectl replumb apply -f hop-1.yaml                          One at a time, with a file for each.";
