@@ -1,6 +1,6 @@
 //! The command line as values.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -38,7 +38,10 @@ pub enum Command {
     Preflight(Judgement),
     /// Print the plan: every action on every object, node by node, and failed checks. Changes nothing on any node.
     #[command(after_help = help::PLAN_EXAMPLES)]
-    Plan(Judgement),
+    Plan(Plan),
+    /// Write what the checks read to a file, without secrets: a snapshot for `preflight` and `plan`. Changes nothing on any node.
+    #[command(after_help = help::BUNDLE_EXAMPLES)]
+    Bundle(Bundle),
     /// Show the plan, ask for confirmation, and start the migration.
     #[command(after_help = help::APPLY_EXAMPLES)]
     Apply(Apply),
@@ -67,6 +70,37 @@ pub enum Command {
     Version(OutputFlags),
 }
 
+impl Command {
+    /// The snapshot that the command judges instead of a cluster.
+    pub fn snapshot(&self) -> Option<&Path> {
+        match self {
+            Self::Preflight(judgement) | Self::Plan(Plan { judgement, .. }) => judgement.snapshot.as_deref(),
+            Self::Bundle(_)
+            | Self::Apply(_)
+            | Self::Status(_)
+            | Self::Pause(_)
+            | Self::Resume(_)
+            | Self::Abort(_)
+            | Self::Rollback(_)
+            | Self::Generate(_)
+            | Self::OfKind(_)
+            | Self::Version(_) => None,
+        }
+    }
+}
+
+/// `plan`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Plan {
+    /// Run the whole migration in memory and print what would happen, and when: nodes, evictions in order, refusals by budgets,
+    /// missing pods of workloads, pods without a place. Needs flannelToCalico.
+    #[arg(long)]
+    pub simulate: bool,
+    /// The cluster and the desired migration. Last, as in `PlanArguments`.
+    #[command(flatten)]
+    pub judgement: Judgement,
+}
+
 /// `preflight` and `plan`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Judgement {
@@ -78,7 +112,21 @@ pub struct Judgement {
     pub look: PlanArguments,
 }
 
-/// The common options of `preflight`, `plan` and `apply`.
+/// `bundle`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Bundle {
+    /// The new file.
+    #[arg(id = "bundle", value_name = "FILE")]
+    pub path: PathBuf,
+    /// Replace names of nodes, of tenants' namespaces and objects, and of their labels, images and domains.
+    #[arg(long)]
+    pub redact: bool,
+    /// The desired migration and output options. Last, as in `PlanArguments`.
+    #[command(flatten)]
+    pub look: PlanArguments,
+}
+
+/// The common options of `preflight`, `plan`, `bundle` and `apply`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct PlanArguments {
     /// Name of the Migration. May be omitted if there is none, one, or one in progress.
@@ -281,10 +329,10 @@ mod tests {
     fn switches_can_be_set_to_false() {
         let read = |line: &[&str]| {
             let args = Args::try_parse_from([&["kubectl-replumb", "plan"], line].concat()).unwrap();
-            let Command::Plan(judgement) = args.command else {
+            let Command::Plan(wanted) = args.command else {
                 panic!("not a plan")
             };
-            judgement.look.wanted.rollout.force
+            wanted.judgement.look.wanted.rollout.force
         };
         assert_eq!(read(&[]), None);
         assert_eq!(read(&["--force"]), Some(true));

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
+use offline::snapshot::Snapshot;
 use runtime::client::Limit;
 
 use crate::connection::Connection;
@@ -49,25 +50,49 @@ pub struct Cluster {
     pub address: String,
     /// Namespace that replumb is installed in.
     pub namespace: String,
-    /// The file of a cluster in memory.
-    snapshot: Option<String>,
+    /// The file of a cluster in memory, and its content.
+    snapshot: Option<(String, Snapshot)>,
 }
 
 impl Cluster {
     /// The cluster of a snapshot, in memory. `file` has the snapshot.
-    pub fn of_snapshot(client: Client, file: &str) -> Self {
+    pub fn of_snapshot(client: Client, file: &str, snapshot: Snapshot) -> Self {
         Self {
             watching: client.clone(),
             client,
             address: format!("snapshot {file}"),
-            namespace: names::NAMESPACE.to_owned(),
-            snapshot: Some(file.to_owned()),
+            namespace: snapshot.coordinator().namespace.clone(),
+            snapshot: Some((file.to_owned(), snapshot)),
         }
+    }
+
+    /// The client of the API server.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The node of the coordinator that leads; empty if its pod does not exist.
+    pub async fn node_of_the_leader(&self) -> Result<String, CliError> {
+        let lease = self.lease().await?;
+        let holder = lease.and_then(|lease| lease.spec?.holder_identity);
+        let Some(holder) = holder.filter(|holder| !holder.is_empty()) else {
+            return Ok(String::new());
+        };
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let pod = pods.get_opt(&holder).await;
+        let pod = pod
+            .map_err(|source| CliError::api("reading", format!("Pod {}/{holder}", self.namespace), source))?;
+        Ok(pod.and_then(|pod| pod.spec?.node_name).unwrap_or_default())
     }
 
     /// The file of a cluster in memory; none for a cluster with an API server.
     pub fn snapshot(&self) -> Option<&str> {
-        self.snapshot.as_deref()
+        self.snapshot.as_ref().map(|(file, _)| file.as_str())
+    }
+
+    /// The content of that file.
+    pub fn snapshot_content(&self) -> Option<&Snapshot> {
+        self.snapshot.as_ref().map(|(_, snapshot)| snapshot)
     }
 
     /// Reads the configuration. No request is sent yet.

@@ -1,10 +1,12 @@
 //! The subcommands, one file each.
 
 mod apply;
+mod bundle;
 mod change;
 mod plan;
 mod planning;
 mod preflight;
+mod rehearsal;
 mod rollback;
 mod snapshot;
 mod status;
@@ -12,6 +14,8 @@ mod version;
 mod watch;
 
 use std::path::Path;
+
+use offline::cluster::MemoryCluster;
 
 use crate::args::{Command, Generate};
 use crate::cluster::Cluster;
@@ -28,7 +32,11 @@ pub async fn run(
 ) -> Result<Outcome, CliError> {
     match command {
         Command::Preflight(judgement) => preflight::run(cluster, &judgement.look, variables).await,
-        Command::Plan(judgement) => plan::run(cluster, &judgement.look, variables).await,
+        Command::Plan(wanted) if wanted.simulate => {
+            Box::pin(rehearsal::run(cluster, &wanted.judgement.look, variables)).await
+        }
+        Command::Plan(wanted) => plan::run(cluster, &wanted.judgement.look, variables).await,
+        Command::Bundle(wanted) => bundle::run(cluster, wanted, variables).await,
         Command::Apply(apply) => apply::run(cluster, apply, variables).await,
         Command::Status(status) => Box::pin(status::run(cluster, status)).await,
         Command::Pause(change) => Box::pin(change::pause(cluster, change)).await,
@@ -47,8 +55,9 @@ pub async fn run_offline(
     command: &Command,
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Outcome, CliError> {
-    let memory = snapshot::cluster(snapshot)?;
-    let cluster = Cluster::of_snapshot(memory.client(), &snapshot.display().to_string());
+    let content = snapshot::read(snapshot)?;
+    let memory = MemoryCluster::of(content.clone()).map_err(|error| snapshot::refused(snapshot, &error))?;
+    let cluster = Cluster::of_snapshot(memory.client(), &snapshot.display().to_string(), content);
     tokio::select! {
         outcome = run(&cluster, command, variables) => outcome,
         ended = memory.run() => match ended {

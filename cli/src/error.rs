@@ -28,6 +28,12 @@ pub enum CliError {
         /// The cause.
         source: anyhow::Error,
     },
+    /// A bundle of a migration that has started.
+    #[error("Migration {name} has started: a bundle has a cluster before the first change")]
+    BundleAfterStart {
+        /// Name of the Migration.
+        name: String,
+    },
     /// A request failed.
     #[error("{attempt} {object}: {}", words(.source))]
     Api {

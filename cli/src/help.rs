@@ -11,6 +11,7 @@ Exit codes:
 A first migration:
   kubectl replumb preflight          Check prerequisites. Failures first. Changes nothing.
   kubectl replumb plan               Print every action, node by node, and the hash of the plan. Changes nothing.
+  kubectl replumb bundle FILE        Write what the checks read to a file, to judge it elsewhere. Changes nothing.
   kubectl replumb apply              Show the plan, ask for confirmation, and start.
   kubectl replumb status --watch     Watch the migration until it ends.
   kubectl replumb pause | resume     Start no other node | resume.
@@ -47,7 +48,18 @@ Examples:
   kubectl replumb plan -f migration.yaml
   kubectl replumb plan --pod-cidr-from 10.244.0.0/16 --pod-cidr-to 10.200.0.0/16
   kubectl replumb plan --service-cidr-to 172.31.0.0/16 --service-cidr-order shop/web,shop/till
+  kubectl replumb plan --simulate                 What would happen, and when.
   kubectl replumb plan -o json | jq -r .hash      The hash for `apply --plan-hash`.";
+
+/// Help of `bundle`.
+pub const BUNDLE_EXAMPLES: &str = "\
+The command reads with your rights what the coordinator reads with its own, and judges the file before it ends. Addresses
+stay in the file, also with --redact: the checks are about addresses.
+
+Examples:
+  kubectl replumb bundle shop.yaml
+  kubectl replumb bundle shop.yaml --redact --pod-cidr-from 10.244.0.0/16 --pod-cidr-to 10.200.0.0/16
+  kubectl replumb plan --snapshot shop.yaml        Judge the file. Needs no cluster.";
 
 /// Help of `apply`.
 pub const APPLY_EXAMPLES: &str = "\

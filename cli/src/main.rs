@@ -80,9 +80,7 @@ async fn run(args: &Args) -> Result<Outcome, error::CliError> {
     if let Command::OfKind(command) = &args.command {
         return Box::pin(command.run(variables)).await;
     }
-    if let Command::Preflight(judgement) | Command::Plan(judgement) = &args.command
-        && let Some(snapshot) = &judgement.snapshot
-    {
+    if let Some(snapshot) = args.command.snapshot() {
         return Box::pin(commands::run_offline(snapshot, &args.command, variables)).await;
     }
     let cluster = Cluster::connect(&args.connection).await;

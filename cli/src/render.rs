@@ -2,5 +2,6 @@
 
 pub mod checks;
 pub mod plan;
+pub mod rehearsal;
 pub mod status;
 pub mod view;

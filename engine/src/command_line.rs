@@ -3,7 +3,7 @@
 use crate::cluster::Container;
 
 /// Characters that a shell removes around a word.
-const QUOTES: [char; 3] = ['"', '\'', ';'];
+pub const QUOTES: [char; 3] = ['"', '\'', ';'];
 
 /// The value of an option of the container: `--name=value` or `--name value`. The last one wins.
 pub fn argument(container: &Container, name: &str) -> Option<String> {

@@ -13,7 +13,8 @@ use memory_api::{Answer, Call, Objects};
 use serde_json::{Value, json};
 
 use crate::agents;
-use crate::snapshot::{Snapshot, SnapshotError};
+use crate::snapshot::{Coordinator, Snapshot, SnapshotError};
+use crate::source::Source;
 
 /// Pause between two turns of the coordinator: work beside its passes, such as reading policies, continues meanwhile.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -25,6 +26,7 @@ const MIGRATIONS: &str = "/apis/replumb.dev/v1alpha1/migrations";
 pub struct MemoryCluster {
     objects: Arc<Mutex<Objects>>,
     hosts: Arc<BTreeMap<String, Value>>,
+    coordinator: Coordinator,
     client: Client,
 }
 
@@ -35,6 +37,7 @@ impl MemoryCluster {
     ///
     /// The snapshot cannot be completed.
     pub fn of(snapshot: Snapshot) -> Result<Self, SnapshotError> {
+        let coordinator = snapshot.coordinator().clone();
         let (objects, hosts) = snapshot.complete()?;
         let objects = Arc::new(Mutex::new(objects));
         let answering = Arc::clone(&objects);
@@ -46,17 +49,45 @@ impl MemoryCluster {
         Ok(Self {
             objects,
             hosts: Arc::new(hosts),
+            coordinator,
             client,
         })
     }
 
+    /// A cluster that asks another one for what it does not have. `hosts` are the reports by name of the node.
+    pub(crate) fn reading(source: &Source, coordinator: Coordinator, hosts: BTreeMap<String, Value>) -> Self {
+        let answering = source.clone();
+        let client = memory_api::client(move |call| {
+            let source = answering.clone();
+            async move { Ok(source.answer(call).await) }
+        })
+        .build();
+        Self {
+            objects: source.objects(),
+            hosts: Arc::new(hosts),
+            coordinator,
+            client,
+        }
+    }
+
+    /// Where the coordinator runs.
+    pub fn coordinator(&self) -> &Coordinator {
+        &self.coordinator
+    }
+
     /// Creates a Migration.
     pub fn put_migration(&self, name: &str, spec: &Value) {
-        let migration = json!({
+        self.put(json!({
             "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION), "kind": "Migration",
             "metadata": { "name": name }, "spec": spec,
-        });
-        lock(&self.objects).put(&format!("{MIGRATIONS}/{name}"), migration);
+        }));
+    }
+
+    /// Puts a Migration.
+    pub(crate) fn put(&self, migration: Value) {
+        let name = migration["metadata"]["name"].as_str().unwrap_or_default();
+        let path = format!("{MIGRATIONS}/{name}");
+        lock(&self.objects).put(&path, migration);
     }
 
     /// The status of a Migration; null without one.
@@ -79,7 +110,8 @@ impl MemoryCluster {
     ///
     /// An object or a report is not readable, or a pass fails.
     pub async fn run(&self) -> anyhow::Result<std::convert::Infallible> {
-        let mut coordinator = Offline::new(self.client(), api::names::NAMESPACE, "")?;
+        let Coordinator { namespace, node } = &self.coordinator;
+        let mut coordinator = Offline::new(self.client(), namespace, node)?;
         loop {
             self.turn(&mut coordinator).await?;
             tokio::time::sleep(PAUSE).await;
@@ -88,7 +120,8 @@ impl MemoryCluster {
 
     /// One turn: the coordinator creates the objects of nodes, the agents report, and the coordinator makes a pass.
     async fn turn(&self, coordinator: &mut Offline) -> anyhow::Result<()> {
-        lock(&self.objects).put(&lease_path(), lease());
+        let namespace = &self.coordinator.namespace;
+        lock(&self.objects).put(&lease_path(namespace), lease(namespace));
         let migrations = self.migrations();
         for migration in &migrations {
             coordinator.adopt(&self.snapshot(), migration).await?;
@@ -125,20 +158,19 @@ fn answer(objects: &mut Objects, call: &Call) -> Answer {
     objects.answer(call)
 }
 
-fn lease_path() -> String {
+fn lease_path(namespace: &str) -> String {
     format!(
-        "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}",
-        api::names::NAMESPACE,
+        "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{}",
         api::names::COORDINATOR
     )
 }
 
 /// The Lease of the coordinator, held at this moment.
-fn lease() -> Value {
+fn lease(namespace: &str) -> Value {
     let now = Timestamp::now();
     json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": { "namespace": api::names::NAMESPACE, "name": api::names::COORDINATOR },
+        "metadata": { "namespace": namespace, "name": api::names::COORDINATOR },
         "spec": { "holderIdentity": "offline", "leaseDurationSeconds": 15, "renewTime": format!("{now:.6}") },
     })
 }

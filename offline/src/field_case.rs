@@ -96,6 +96,15 @@ impl FieldCase {
         Ok(case)
     }
 
+    /// The cluster of the case, and the specs of the migrations that are judged on it.
+    ///
+    /// # Errors
+    ///
+    /// The snapshot names something that does not exist.
+    pub fn cluster(&self) -> Result<(Snapshot, &[Value]), crate::snapshot::SnapshotError> {
+        Ok((Snapshot::of(self.snapshot.clone())?, &self.migrations))
+    }
+
     /// Judges the case, and again after the fix. Returns what is wrong.
     ///
     /// # Errors

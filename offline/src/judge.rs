@@ -30,6 +30,20 @@ pub struct Judgement {
 }
 
 impl Judgement {
+    /// The judgement in a status that has one.
+    pub(crate) fn of(status: MigrationStatus) -> Self {
+        Self {
+            phase: status.phase,
+            message: if status.reason.is_empty() {
+                status.message
+            } else {
+                format!("{}: {}", status.reason, status.message)
+            },
+            checks: status.checks,
+            plan_hash: status.plan.map(|plan| plan.hash),
+        }
+    }
+
     /// The checks that do not let the migration start.
     pub fn refusals(&self) -> impl Iterator<Item = &Check> {
         self.checks.iter().filter(|check| !check.verdict.allows())
@@ -46,9 +60,18 @@ pub async fn judge(snapshot: Snapshot, spec: &Value) -> anyhow::Result<Judgement
     let mut spec = spec.clone();
     spec["desired"] = json!("Plan");
     cluster.put_migration(NAME, &spec);
+    judge_existing(&cluster, NAME).await
+}
+
+/// Judges the Migration of this name in a cluster.
+///
+/// # Errors
+///
+/// A pass fails, or the judgement takes too long.
+pub async fn judge_existing(cluster: &MemoryCluster, name: &str) -> anyhow::Result<Judgement> {
     let judged = async {
         loop {
-            if let Some(judgement) = of_status(&cluster)? {
+            if let Some(judgement) = of_status(cluster, name)? {
                 return Ok(judgement);
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -67,15 +90,15 @@ pub async fn judge(snapshot: Snapshot, spec: &Value) -> anyhow::Result<Judgement
         bail!(
             "no judgement within {} s; status {}",
             LIMIT.as_secs(),
-            cluster.status(NAME)
+            cluster.status(name)
         );
     };
     judgement
 }
 
 /// The judgement in the status of the Migration, once it has one.
-fn of_status(cluster: &MemoryCluster) -> anyhow::Result<Option<Judgement>> {
-    let status = cluster.status(NAME);
+fn of_status(cluster: &MemoryCluster, name: &str) -> anyhow::Result<Option<Judgement>> {
+    let status = cluster.status(name);
     if status.is_null() {
         return Ok(None);
     }
@@ -84,14 +107,5 @@ fn of_status(cluster: &MemoryCluster) -> anyhow::Result<Option<Judgement>> {
     if !matches!(status.phase, MigrationPhase::Planned | MigrationPhase::Refused) {
         return Ok(None);
     }
-    Ok(Some(Judgement {
-        phase: status.phase,
-        message: if status.reason.is_empty() {
-            status.message
-        } else {
-            format!("{}: {}", status.reason, status.message)
-        },
-        checks: status.checks,
-        plan_hash: status.plan.map(|plan| plan.hash),
-    }))
+    Ok(Some(Judgement::of(status)))
 }

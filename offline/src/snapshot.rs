@@ -14,10 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use api::merge;
-pub use document::{Document, check_header};
+pub use document::{Coordinator, Document, KIND, check_header};
 pub use error::SnapshotError;
 use identity::{Identity, discovery_path};
 use memory_api::Objects;
+pub(crate) use owned_pods::{Addresses, may_run_on};
 
 /// A cluster in memory: objects, reports of hosts, and what the API server serves.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +30,7 @@ pub struct Snapshot {
     served: BTreeMap<String, BTreeSet<String>>,
     /// Whether pods of controllers and facts of hosts are derived from the other objects where they are missing.
     derived: bool,
+    coordinator: Coordinator,
 }
 
 impl Snapshot {
@@ -62,6 +64,9 @@ impl Snapshot {
     /// A patch or an absence is for an object that does not exist.
     pub fn apply(&mut self, document: Document) -> Result<(), SnapshotError> {
         self.derived |= document.derived;
+        if let Some(coordinator) = document.coordinator {
+            self.coordinator = coordinator;
+        }
         for object in document.objects {
             self.objects.insert(Identity::of(&object)?, object);
         }
@@ -106,6 +111,21 @@ impl Snapshot {
         Ok(())
     }
 
+    /// Puts an object.
+    ///
+    /// # Errors
+    ///
+    /// The object has no identity, or is a Secret.
+    pub fn put(&mut self, object: Value) -> Result<(), SnapshotError> {
+        self.objects.insert(Identity::of(&object)?, object);
+        Ok(())
+    }
+
+    /// Where the coordinator runs.
+    pub fn coordinator(&self) -> &Coordinator {
+        &self.coordinator
+    }
+
     /// The objects of an API server, and the report of each host by the name of its node.
     ///
     /// # Errors
@@ -116,7 +136,9 @@ impl Snapshot {
             complete::complete(&mut self.objects);
         }
         let reports = hosts::reports(&self.hosts, &self.objects, self.derived)?;
-        complete::add_agents(&mut self.objects, reports.keys());
+        if self.derived {
+            complete::add_agents(&mut self.objects, reports.keys());
+        }
         let mut objects = Objects::serving(identity::SERVED);
         for (version, resources) in &self.served {
             let collections = resources

@@ -2,22 +2,25 @@
 
 use std::path::Path;
 
-use offline::cluster::MemoryCluster;
-use offline::snapshot::Snapshot;
+use offline::snapshot::{Snapshot, SnapshotError};
 
 use crate::error::CliError;
 use crate::file;
 
-/// The cluster of a file, in memory.
+/// The snapshot in a file.
 ///
 /// # Errors
 ///
 /// The file cannot be read, or is not a snapshot.
-pub fn cluster(path: &Path) -> Result<MemoryCluster, CliError> {
+pub fn read(path: &Path) -> Result<Snapshot, CliError> {
     let text = file::text(path)?;
-    let cluster = Snapshot::parse(&text).and_then(MemoryCluster::of);
-    cluster.map_err(|error| CliError::File {
+    Snapshot::parse(&text).map_err(|error| refused(path, &error))
+}
+
+/// The file is not a snapshot.
+pub fn refused(path: &Path, error: &SnapshotError) -> CliError {
+    CliError::File {
         file: path.display().to_string(),
         why: error.to_string(),
-    })
+    }
 }

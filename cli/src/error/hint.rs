@@ -32,6 +32,9 @@ impl CliError {
             Self::Immutable { name, life, .. } => Some(of_immutable(name, *life)),
             Self::OfKind(error) => error.hint(),
             Self::TwoKinds { .. } => Some("omit the options of one kind".to_owned()),
+            Self::BundleAfterStart { name } => Some(format!(
+                "`kubectl replumb status {name} -o json` has the migration in progress"
+            )),
             Self::File { .. }
             | Self::Offline { .. }
             | Self::NotConfirmed

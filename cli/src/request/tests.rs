@@ -9,13 +9,13 @@ use crate::args::{Args, Command};
 
 fn asked(line: &[&str], variables: &[(&str, &str)]) -> Result<Request, CliError> {
     let args = Args::try_parse_from([&["kubectl-replumb", "plan"], line].concat()).unwrap();
-    let Command::Plan(judgement) = args.command else {
+    let Command::Plan(plan) = args.command else {
         panic!("not a plan")
     };
     let variables = variables
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    Request::read(&judgement.look.wanted, variables)
+    Request::read(&plan.judgement.look.wanted, variables)
 }
 
 fn spec(line: &[&str]) -> MigrationSpec {

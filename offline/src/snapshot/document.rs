@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::SnapshotError;
@@ -13,7 +13,7 @@ use super::identity::Identity;
 pub const KIND: &str = "ClusterSnapshot";
 
 /// A cluster, or what differs from a known one.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Document {
     /// The version of the format.
@@ -23,19 +23,22 @@ pub struct Document {
     #[serde(default)]
     pub kind: String,
     /// Name of the known cluster that the rest changes. Without one the document is a whole cluster.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
+    /// Where the coordinator runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coordinator: Option<Coordinator>,
     /// Whether missing pods of controllers and missing facts of hosts are derived from the rest. Of the bases.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub derived: bool,
     /// Whole objects; one with the identity of another replaces it.
     #[serde(default)]
     pub objects: Vec<Value>,
     /// Changes of objects.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patches: Vec<ObjectPatch>,
     /// Objects of the base that do not exist.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<Target>,
     /// Changes of the reports of hosts, by the name of the node; `*` is for every node.
     #[serde(default)]
@@ -45,8 +48,33 @@ pub struct Document {
     pub served: BTreeMap<String, Option<BTreeSet<String>>>,
 }
 
+/// Where the coordinator runs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Coordinator {
+    /// Its namespace.
+    #[serde(default = "own_namespace")]
+    pub namespace: String,
+    /// The node of its pod, which changes last of its role; empty for none.
+    #[serde(default)]
+    pub node: String,
+}
+
+impl Default for Coordinator {
+    fn default() -> Self {
+        Self {
+            namespace: own_namespace(),
+            node: String::new(),
+        }
+    }
+}
+
+fn own_namespace() -> String {
+    api::names::NAMESPACE.to_owned()
+}
+
 /// A change of objects.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectPatch {
     /// The objects.
@@ -57,7 +85,7 @@ pub struct ObjectPatch {
 }
 
 /// Names objects.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
     /// The kind.

@@ -47,14 +47,16 @@ pub fn reports(
         if report.is_null() {
             continue;
         }
-        let values = values(node, index);
-        fill(&mut report, &values).map_err(|unknown| {
-            failed(
-                &name,
-                format!("the placeholder {{{{ {unknown} }}}} is not known, or the Node has no such value"),
-            )
-        })?;
         if derived {
+            let values = values(node, index);
+            fill(&mut report, &values).map_err(|unknown| {
+                failed(
+                    &name,
+                    format!(
+                        "the placeholder {{{{ {unknown} }}}} is not known, or the Node has no such value"
+                    ),
+                )
+            })?;
             if !report["flannelToCalico"]["facts"].is_null() && !has_objects(&report) {
                 return Err(failed(
                     &name,

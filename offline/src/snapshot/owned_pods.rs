@@ -73,8 +73,18 @@ impl Addresses {
         addresses
     }
 
+    /// A pod has ended: its addresses are free.
+    pub fn release(&mut self, pod: &Value) {
+        let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+        if let Some(known) = self.nodes.get_mut(node) {
+            let ended = pod["status"]["podIPs"].as_array().into_iter().flatten();
+            let ended: Vec<&str> = ended.filter_map(|address| address["ip"].as_str()).collect();
+            known.taken.retain(|address| !ended.contains(&address.as_str()));
+        }
+    }
+
     /// The addresses of a new pod on this node, one of each family.
-    fn next(&mut self, node: &str, host_network: bool) -> Vec<String> {
+    pub fn next(&mut self, node: &str, host_network: bool) -> Vec<String> {
         let Some(known) = self.nodes.get_mut(node) else {
             return Vec::new();
         };
@@ -130,7 +140,11 @@ pub fn pod(owner: &Owner, workload: &Value, index: usize, node: &str, addresses:
 
 /// Whether pods of a workload may run on a node, by `nodeSelector` and required node affinity.
 pub fn selects(workload: &Value, node: &Value) -> bool {
-    let spec = &workload["spec"]["template"]["spec"];
+    may_run_on(&workload["spec"]["template"]["spec"], node)
+}
+
+/// Whether a pod with this `spec` may run on a node, by `nodeSelector` and required node affinity.
+pub fn may_run_on(spec: &Value, node: &Value) -> bool {
     let label = |key: &str| node["metadata"]["labels"][key].as_str();
     let wanted = spec["nodeSelector"].as_object().into_iter().flatten();
     let by_labels = wanted

@@ -283,7 +283,11 @@ mod tests {
             async move { Ok::<_, std::convert::Infallible>(answer) }
         });
         (
-            Cluster::of_snapshot(Client::new(service, "default"), "cluster.yaml"),
+            Cluster::of_snapshot(
+                Client::new(service, "default"),
+                "cluster.yaml",
+                offline::snapshot::Snapshot::default(),
+            ),
             asked,
         )
     }
