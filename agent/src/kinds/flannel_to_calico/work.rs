@@ -167,7 +167,15 @@ impl Worker {
         let wanted = spec
             .map(|spec| spec.flannel_to_calico.or_empty().goal)
             .unwrap_or_default();
-        seen.facts.foreign_rules = self.foreign.rules(at.phase, wanted, &paths.proc).await;
+        seen.facts.foreign_rules = self
+            .foreign
+            .rules(
+                at.phase,
+                wanted,
+                spec.map(|spec| spec.migration.as_str()),
+                &paths.proc,
+            )
+            .await;
         let goal = self.goal(spec, orders.as_ref(), at, goals);
         let (goal, failure) = match goal {
             Ok(goal) => (goal, self.missing_settings(spec)),
