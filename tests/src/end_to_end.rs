@@ -2,6 +2,7 @@
 
 mod adopted;
 mod back;
+mod bundle;
 mod calico_datastore;
 mod calico_v2;
 mod controller_manager;

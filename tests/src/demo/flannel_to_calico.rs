@@ -4,6 +4,7 @@ pub mod cases;
 mod hold;
 pub mod policy_trial;
 mod refusal;
+pub mod rehearsed;
 pub mod report;
 
 use ::flannel_to_calico::api::OrEmpty as _;
@@ -28,6 +29,7 @@ use super::{LIMIT, MIGRATION, Tools, max_unavailable, merge, migration, same};
 use crate::cluster::Cluster;
 use crate::cluster::pods::FLANNEL_NAMESPACE;
 use crate::cluster::wait::{Observation, until};
+use rehearsed::Rehearsed;
 use report::{HostReport, Report};
 
 pub use refusal::refuse;
@@ -72,6 +74,7 @@ pub struct Run<'cluster> {
     pub scene: Scene<'cluster>,
     held: Option<hold::Held>,
     policy: Option<policy_trial::PolicyTrial>,
+    rehearsed: Option<Rehearsed>,
 }
 
 /// Whether every node is on Calico, no pod uses flannel, and only the soak time keeps flannel's `DaemonSet`.
@@ -110,7 +113,18 @@ impl<'cluster> Run<'cluster> {
             scene,
             held: None,
             policy: None,
+            rehearsed: None,
         })
+    }
+
+    /// Rehearses the migration, so that the report compares both.
+    pub async fn rehearse(&mut self, request: &Request) -> Result<()> {
+        self.scene.say("kubectl replumb plan --simulate");
+        let operator = &self.scene.operator;
+        let file = operator.write_manifest(&manifest(request))?;
+        let file = file.to_string_lossy();
+        self.rehearsed = Some(Rehearsed::begin(self.scene.cluster, operator, &file).await?);
+        Ok(())
     }
 
     /// Shows checks and plan, starts the migration, and follows it until it ends.
@@ -191,6 +205,22 @@ impl<'cluster> Run<'cluster> {
         Ok(())
     }
 
+    /// How the migration differs from its rehearsal, if there was one.
+    pub async fn compare(&mut self) -> Result<Option<rehearsed::Comparison>> {
+        let Some(rehearsed) = self.rehearsed.take() else {
+            return Ok(None);
+        };
+        let objects = report::migrated(self.scene.cluster).await?;
+        let begun = objects.iter().filter(|object| object.spec.started_at.is_some());
+        let nodes: Vec<(String, Vec<String>)> = begun
+            .map(|object| {
+                let steps = object.spec.history.iter().map(|step| step.name.clone());
+                (object.spec.node_name.clone(), steps.collect())
+            })
+            .collect();
+        rehearsed.compare(&nodes).await.map(Some)
+    }
+
     /// Ends the traffic, observes every host again, and makes the report.
     pub async fn report(&self, watch: Watch) -> Result<Report> {
         let peak = watch.stop().await?;
@@ -210,7 +240,7 @@ impl<'cluster> Run<'cluster> {
         if rolled_back {
             // While the traffic runs, as at the first observation.
             for (node, before) in self.scene.hosts() {
-                let after = Host::observe(cluster, node).await?;
+                let after = once_flannel_has_its_rules(cluster, node, before).await?;
                 let comparison = if keeps_pods {
                     same::Comparison::of(before, &after)
                 } else {
@@ -246,4 +276,26 @@ impl<'cluster> Run<'cluster> {
         report.add_policy(self.policy.clone());
         Ok(report)
     }
+}
+
+/// A host whose flanneld has written as many rules as before. The last step of a rollback restarts flannel's pods, and flanneld clears
+/// its chains when it starts, before it writes their rules.
+async fn once_flannel_has_its_rules(cluster: &Cluster, node: &str, before: &Host) -> Result<Host> {
+    let needed = before.rules_with("FLANNEL").count();
+    let what = format!("flanneld of {node} to write its rules");
+    until(
+        &what,
+        Duration::from_mins(1),
+        &cluster.directory().logs(),
+        async || {
+            let host = Host::observe(cluster, node).await?;
+            let found = host.rules_with("FLANNEL").count();
+            Ok(if found >= needed {
+                Observation::Done(host)
+            } else {
+                Observation::NotYet(format!("{found} of {needed} rules"))
+            })
+        },
+    )
+    .await
 }

@@ -224,7 +224,8 @@ impl Host {
             .collect()
     }
 
-    fn rules_with(&self, word: &str) -> impl Iterator<Item = String> {
+    /// Lines of the firewall with this word, each with its backend and table.
+    pub fn rules_with(&self, word: &str) -> impl Iterator<Item = String> {
         self.firewall.iter().flat_map(move |(table, rules)| {
             let rules = rules.iter().filter(move |rule| rule.contains(word));
             rules.map(move |rule| format!("{table}: {rule}"))

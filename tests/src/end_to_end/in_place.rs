@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
-use super::Tally;
 use super::fair::is_completed;
 use super::migration_reader::MigrationReader;
+use super::{Tally, bundle};
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
 use crate::demo::flannel_to_calico::report::Report;
-use crate::demo::flannel_to_calico::{Request, Run};
+use crate::demo::flannel_to_calico::{Request, Run, manifest};
 use crate::demo::host::Host;
 use crate::demo::watch::Watch;
 use crate::demo::{Tools, ipam};
@@ -26,6 +26,12 @@ const HELD: Duration = Duration::from_secs(20);
 const HOST_PORT: &str = "18080";
 /// The node of this pod.
 const NODE: &str = "lab-worker-1";
+
+async fn verify_rehearsal(run: &mut Run<'_>) -> Result<()> {
+    let comparison = run.compare().await?.context("the migration was not rehearsed")?;
+    ensure!(comparison.differences.is_empty(), "{:#?}", comparison.differences);
+    Ok(())
+}
 
 /// Migrates three nodes, with traffic all the time.
 pub async fn in_place(cluster: &Cluster, tools: &Tools) -> Tally {
@@ -42,9 +48,21 @@ pub async fn in_place(cluster: &Cluster, tools: &Tools) -> Tally {
         spec: serde_json::json!({ "flannelToCalico": { "legacyPods": "Keep" } }),
         ..Request::default()
     };
+    tally.count(
+        "in place: a bundle without secrets is judged as the cluster, with the same plan",
+        bundle::judged_offline(cluster, &run.scene.operator, &manifest(&request)).await,
+    );
+    tally.count(
+        "in place: the migration is rehearsed",
+        run.rehearse(&request).await,
+    );
     let Some(watch) = tally.count("in place: every node is on Calico", run.migrate(&request).await) else {
         return tally;
     };
+    tally.count(
+        "in place: nodes, steps and pods as in the rehearsal",
+        verify_rehearsal(&mut run).await,
+    );
     tally.count(
         "in place: Calico's IPAM has exactly the existing pods",
         ipam::agrees(cluster).await,

@@ -2,18 +2,18 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use api::traffic::{ClassCount, PathClass};
 use ipnet::Ipv4Net;
 
 use super::controller_manager::{self, controller_manager};
 use super::obstacles::Obstacles;
-use super::{MigrationReader, Tally};
+use super::{MigrationReader, Tally, bundle};
 use crate::cluster::{Cluster, Tunnel};
 use crate::demo::operator::Operator;
 use crate::demo::pod_cidr::cases::CASES;
 use crate::demo::pod_cidr::report::Report;
-use crate::demo::pod_cidr::{Request, Run, refuse};
+use crate::demo::pod_cidr::{Request, Run, manifest, refuse};
 use crate::demo::{End, Tools};
 
 /// The fewest probes of a run: the traffic generator sends one every 10 ms from every node.
@@ -39,6 +39,9 @@ pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
         let before = controller_manager::status(cluster).await?;
         let obstacles = Obstacles::put(cluster, request.from).await?;
         let run = Run::begin(cluster, tools, request.clone()).await?;
+        bundle::judged_offline(cluster, &run.scene.operator, &manifest(&request))
+            .await
+            .context("judge a bundle of the cluster")?;
         let reader = MigrationReader::new(cluster);
         let ((watch, manual_steps), ()) = tokio::try_join!(run.migrate(), obstacles.clear(cluster, &reader))?;
         let report = run.report(watch, manual_steps, End::Migrated).await?;

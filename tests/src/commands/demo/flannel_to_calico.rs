@@ -148,6 +148,9 @@ impl Job {
             return Ok(refused(case, &refuse(cluster, &operator, case).await?));
         }
         let mut run = Run::begin(cluster, tools).await?;
+        if !self.until_soak && self.hold.is_none() {
+            run.rehearse(&self.request).await?;
+        }
         let watch = if self.until_soak {
             run.migrate_until_soak(&self.request).await?
         } else {
@@ -161,7 +164,11 @@ impl Job {
             None if self.adopts_pods => run.try_policy(tools).await?,
             None => {}
         }
-        let report = run.report(watch).await?;
+        let compared = run.compare().await?;
+        let mut report = run.report(watch).await?;
+        if let Some(comparison) = compared {
+            report.add_rehearsal(comparison);
+        }
         print_report(&report, file)
     }
 }

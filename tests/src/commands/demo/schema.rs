@@ -13,6 +13,7 @@ use traffic::report::{Report as ProberReport, Summary};
 use crate::demo::calico_datastore::late::PodsInPause;
 use crate::demo::calico_datastore::report::CalicoDatastore;
 use crate::demo::calico_datastore::stores::Flags;
+use crate::demo::flannel_to_calico::rehearsed;
 use crate::demo::flannel_to_calico::report::{FlannelToCalico, Held, PolicyTrial, Trial};
 use crate::demo::pod_cidr::report::{Counts, PodCidr};
 use crate::demo::report::{
@@ -217,6 +218,10 @@ fn a_report_of_each_kind_has_the_shared_fields_and_the_part_of_its_kind() {
             legacy_pods: LegacyPods::Keep,
             held: Some(Held::default()),
             policy: Some(policy),
+            rehearsal: Some(rehearsed::Comparison {
+                seconds: [60.0, 40.0, 200.0],
+                differences: Vec::new(),
+            }),
         };
         assert_eq!(report(&own)["flannelToCalico"], object(&own));
     }

@@ -362,6 +362,56 @@ pub const CASES: &[Case] = &[
         ..DEFAULT_CASE
     },
     Case {
+        name: "other-bridge",
+        about: "flannel's conflist on a node names another bridge than cni0",
+        check: "FlannelPlugin",
+        says: &["lab-worker-1", "docker0", "cni0"],
+        breaks: &[Change::Node(
+            "lab-worker-1",
+            "cp /etc/cni/net.d/10-flannel.conflist /run/conflist.good && \
+             sed -i 's/\"delegate\": *{/\"delegate\": { \"bridge\": \"docker0\",/' /etc/cni/net.d/10-flannel.conflist && \
+             grep -q docker0 /etc/cni/net.d/10-flannel.conflist",
+        )],
+        repair: &[Change::Node(
+            "lab-worker-1",
+            "mv /run/conflist.good /etc/cni/net.d/10-flannel.conflist",
+        )],
+        ..DEFAULT_CASE
+    },
+    Case {
+        name: "other-bridge-in-place",
+        about: "the same, in place",
+        check: "FlannelPlugin",
+        says: &["lab-worker-1", "docker0", "cni0"],
+        breaks: &[Change::Node(
+            "lab-worker-1",
+            "cp /etc/cni/net.d/10-flannel.conflist /run/conflist.good && \
+             sed -i 's/\"delegate\": *{/\"delegate\": { \"bridge\": \"docker0\",/' /etc/cni/net.d/10-flannel.conflist && \
+             grep -q docker0 /etc/cni/net.d/10-flannel.conflist",
+        )],
+        repair: &[Change::Node(
+            "lab-worker-1",
+            "mv /run/conflist.good /etc/cni/net.d/10-flannel.conflist",
+        )],
+        spec: r#"{ "flannelToCalico": { "strategy": "InPlace" } }"#,
+        ..DEFAULT_CASE
+    },
+    Case {
+        name: "firewall-of-others",
+        about: "a firewall rule of another program names flannel's tunnel, and has no twin for Calico's",
+        check: "HostFirewall",
+        says: &["lab-worker-2", "flannel.1", "vxlan.calico"],
+        breaks: &[Change::Node(
+            "lab-worker-2",
+            "iptables -w 5 -I FORWARD 1 -i flannel.1 -m comment --comment 'of an administrator' -j ACCEPT",
+        )],
+        repair: &[Change::Node(
+            "lab-worker-2",
+            "iptables -w 5 -D FORWARD -i flannel.1 -m comment --comment 'of an administrator' -j ACCEPT",
+        )],
+        ..DEFAULT_CASE
+    },
+    Case {
         name: "rp-filter",
         about: "rp_filter of a node is loose, and Calico before v3.12 refuses to run with it",
         check: "ReversePathFilter",

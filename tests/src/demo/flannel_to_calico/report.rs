@@ -14,6 +14,7 @@ use traffic::report::Summary;
 
 pub use super::hold::Held;
 pub use super::policy_trial::{PolicyTrial, Trial};
+use super::rehearsed;
 use crate::cluster::Cluster;
 use crate::demo::report::{
     self as common, Foreign, Measurements, MigrationReport, NodeReport, NodeStep, OwnPart, Pods,
@@ -38,6 +39,9 @@ pub struct FlannelToCalico {
     /// After an adoption: a policy for the adopted pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyTrial>,
+    /// The rehearsal before, compared with the migration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rehearsal: Option<rehearsed::Comparison>,
 }
 
 /// One host after the migration.
@@ -55,7 +59,15 @@ impl OwnPart for FlannelToCalico {
     const KIND: &'static str = "flannelToCalico";
 
     fn lines(&self) -> Vec<String> {
-        self.policy.iter().flat_map(PolicyTrial::lines).collect()
+        let policy = self.policy.iter().flat_map(PolicyTrial::lines);
+        let rehearsal = self.rehearsal.iter().map(|rehearsal| {
+            let [usual, quick, slow] = rehearsal.seconds;
+            format!(
+                "rehearsed: {usual:.1} s, {quick:.1} s where everything is quick, {slow:.1} s where everything is slow; other order: {}",
+                rehearsal.differences.len()
+            )
+        });
+        policy.chain(rehearsal).collect()
     }
 
     fn verdict(report: &Report) -> Option<String> {
@@ -87,6 +99,15 @@ impl FlannelToCalico {
     }
 }
 
+/// The NodeMigrations in the order in which their nodes began.
+pub async fn migrated(cluster: &Cluster) -> Result<Vec<NodeMigration>> {
+    let objects: Api<NodeMigration> = Api::all(cluster.api().client());
+    let list = objects.list(&ListParams::default()).await;
+    let mut objects = list.context("list NodeMigrations")?.items;
+    objects.sort_by_key(|object| (object.spec.started_at, object.spec.position));
+    Ok(objects)
+}
+
 impl Report {
     /// Makes the report from the observations, and lists the faults.
     #[expect(clippy::too_many_arguments, reason = "each is a part of one report")]
@@ -100,13 +121,7 @@ impl Report {
         held: Option<Held>,
         calico: &str,
     ) -> Result<Self> {
-        let objects: Api<NodeMigration> = Api::all(cluster.api().client());
-        let mut objects = objects
-            .list(&ListParams::default())
-            .await
-            .context("list NodeMigrations")?
-            .items;
-        objects.sort_by_key(|object| (object.spec.started_at, object.spec.position));
+        let objects = migrated(cluster).await?;
         let nodes = objects
             .iter()
             .map(|object| node(object, hosts.get(&object.spec.node_name)))
@@ -117,6 +132,7 @@ impl Report {
             legacy_pods: spec.legacy_pods,
             held,
             policy: None,
+            rehearsal: None,
         };
         let value = serde_json::to_value(migration).context("write the Migration as JSON")?;
         let mut migration_report = MigrationReport::of::<FlannelToCalico>(&value, Some(&peak));
@@ -153,6 +169,14 @@ impl Report {
         self.problems
             .extend(policy.iter().flat_map(PolicyTrial::problems));
         self.own.policy = policy;
+    }
+
+    /// Adds the comparison with the rehearsal; another order is a fault.
+    pub fn add_rehearsal(&mut self, comparison: rehearsed::Comparison) {
+        let problems = comparison.differences.iter();
+        self.problems
+            .extend(problems.map(|line| format!("not as rehearsed: {line}")));
+        self.own.rehearsal = Some(comparison);
     }
 
     /// The faults that only this kind can have, whatever the budget for lost probes.
