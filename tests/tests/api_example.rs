@@ -92,6 +92,7 @@ fn run_agent(client: &Client, config: Config, folder: &Path) -> impl Future<Outp
         cni_state: below("cni"),
         cni_configuration: below("net.d"),
         cni_plugins: below("plugins"),
+        crio: below("crio"),
         sysctl: "/proc/sys".into(),
     };
     let (state, run) = (below("state"), below("run"));

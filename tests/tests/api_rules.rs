@@ -869,6 +869,12 @@ fn full_migration_status() -> Value {
                 "flannelNetwork": sourced(json!("fd00:10:244::/48")), "flannelSubnetLength": sourced(json!(64)),
                 "ipPoolBlockSize": sourced(json!(122)),
             },
+        }, "nodes": {
+            "labels": {"kubernetes.io/os": "linux"},
+            "terms": [{
+                "labels": [{"key": "node-role.kubernetes.io/edge", "operator": "NotIn", "values": ["yes"]}],
+                "fields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}],
+            }],
         }, "policyPreview": full_policy_preview()},
         "plan": {"hash": "abc", "prepare": [action("create")], "nodeCount": 2, "finish": [action("delete")],
             "prepareInRecords": 2, "finishInRecords": 3},

@@ -319,6 +319,8 @@ pub struct ClusterFacts {
     pub nodes: BTreeMap<String, Node>,
     /// Linux nodes that flannel's `DaemonSet` does not select, by name: no part of the migration.
     pub outside: BTreeMap<String, Node>,
+    /// Facts about the hosts of `outside`, from which no other check reads.
+    pub outside_hosts: BTreeMap<String, HostFacts>,
     /// The Nodes that flannel's `DaemonSet` selects, without the label of the migration.
     pub selection: NodeSelection,
     /// Every `DaemonSet`, by (namespace, name).

@@ -150,6 +150,7 @@ fn facts_of(objects: &Objects) -> ClusterFacts {
     ClusterFacts {
         nodes: nodes.map(|node| (node.name.clone(), node)).collect(),
         outside: BTreeMap::new(),
+        outside_hosts: BTreeMap::new(),
         selection: NodeSelection::default(),
         daemon_sets: objects
             .daemon_sets

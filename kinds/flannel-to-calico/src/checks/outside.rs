@@ -7,6 +7,7 @@ use crate::flannel::annotation_key;
 use crate::settings::Settings;
 use engine::check::{Check, Finding, Report};
 use engine::cluster::DaemonSet;
+use engine::found::Found;
 use engine::words::number;
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts, calico: Option<&DaemonSet>) -> Vec<Check> {
@@ -22,10 +23,17 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, calico: Option<&D
         let goes_to = calico
             .as_ref()
             .filter(|(_, selection)| selection.selects(name, &node.labels));
+        let mut of_flannel = rests(facts, settings, name);
         if node.annotations.contains_key(&backend) {
+            of_flannel.push(format!("annotation {backend}"));
+        }
+        if !of_flannel.is_empty() {
             let finding = Finding::new(
                 "",
-                format!("not selected by {flannel}, and flannel has run here: annotation {backend}"),
+                format!(
+                    "not selected by {flannel}, and flannel has run here: {}",
+                    of_flannel.join(", ")
+                ),
                 "a node with flannel, or without anything of it",
                 format!(
                     "let the DaemonSet select the node again (labels of the node; node selector and affinity of the DaemonSet). Or, \
@@ -56,6 +64,33 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, calico: Option<&D
     report.finish("every Node", format!("selected by {flannel} ({selected})"))
 }
 
+/// What is there of flannel on a node that it does not select: on the host, and of its pods.
+fn rests(facts: &ClusterFacts, settings: &Settings, node: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(host) = facts.outside_hosts.get(node) {
+        if host.flanneld_running {
+            found.push("process flanneld".to_owned());
+        }
+        if let Found::Present(bridge) = &host.bridge {
+            found.push(format!("link {}", bridge.name));
+        }
+        if !matches!(host.subnet_environment, Found::Absent) {
+            found.push("file /run/flannel/subnet.env".to_owned());
+        }
+    }
+    let networks = settings.pod_networks();
+    let is_in = |address: &std::net::IpAddr| networks.iter().any(|network| network.range.contains(address));
+    let pods = facts
+        .pods
+        .iter()
+        .filter(|pod| pod.node == node && !pod.host_network);
+    let pods = pods.filter(|pod| pod.addresses.iter().any(is_in)).count();
+    if pods > 0 {
+        found.push(number(pods, "pod in its range", "pods in its range"));
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::fixture::{self, verdicts};
@@ -84,6 +119,7 @@ mod tests {
         let node = facts.nodes.get_mut("c").unwrap();
         node.labels.insert(EDGE.to_owned(), String::new());
         node.annotations.clear();
+        facts.hosts.remove("c");
         for set in facts.daemon_sets.values_mut() {
             if without_edge.contains(&set.name.as_str()) {
                 set.selection.terms = Some(no_edge());
@@ -116,6 +152,20 @@ mod tests {
         assert!(refusals.is_empty(), "{refusals:?}");
         let named = all.iter().filter(|check| check.object.contains("Node c"));
         assert_eq!(named.count(), 1, "{all:?}");
+    }
+
+    #[test]
+    fn a_node_with_flannel_on_its_host_is_refused_without_an_annotation_too() {
+        let facts = cluster(&["kube-flannel-ds", "calico-node"], |facts| {
+            let host = facts.hosts["a"].clone();
+            facts.hosts.insert("c".to_owned(), host);
+        });
+        let found = judge(&facts);
+        assert_eq!(verdicts(&found), [("NodesWithoutFlannel", Fail)]);
+        assert!(
+            found[0].found.contains("process flanneld, link cni0"),
+            "{found:?}"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::{NETWORK_LABEL, daemon_set};
 use engine::node_selection::NodeSelection;
 
 impl ClusterFacts {
-    /// Moves the Linux nodes that flannel's `DaemonSet` does not select from `nodes` to `outside`, and drops the reports about them.
+    /// Moves the Linux nodes that flannel's `DaemonSet` does not select from `nodes` to `outside`, with the facts about their hosts.
     /// Without the `DaemonSet`, or if it selects no node at all, every node stays: other checks say why flannel is not found.
     pub fn leave_out(&mut self, options: &Options) {
         let selection = selection(options, self);
@@ -17,7 +17,9 @@ impl ClusterFacts {
             .partition(|(_, node)| is_outside(node));
         self.nodes = nodes;
         self.outside = outside;
-        self.hosts.retain(|name, _| !self.outside.contains_key(name));
+        let is_of_outside = |name: &String| self.outside.contains_key(name);
+        let hosts = std::mem::take(&mut self.hosts).into_iter();
+        (self.outside_hosts, self.hosts) = hosts.partition(|(name, _)| is_of_outside(name));
         self.host_checks
             .retain(|name, _| !self.outside.contains_key(name));
         self.selection = selection;
