@@ -35,13 +35,17 @@ pub fn expected(object: &Value, pods: &[Pod]) -> i32 {
     let known = budget(&parsed);
     let selected = pods
         .iter()
-        .filter(|pod| selects(&known, pod) && !pod.finished)
+        .filter(|pod| selects(&known, pod) && !pod.finished && pod.deleted_at.is_none())
         .count();
     i32::try_from(selected).unwrap_or(i32::MAX)
 }
 
 /// The budget that does not allow the eviction of this pod.
 pub fn refusing<'budgets>(pod: &Pod, budgets: &'budgets [Budget]) -> Option<&'budgets Budget> {
+    // The API server asks no budget for a pod that serves nothing (`canIgnorePDB`).
+    if pod.pending || pod.finished || pod.deleted_at.is_some() {
+        return None;
+    }
     let of_pod = budgets_of(pod, budgets);
     of_pod
         .into_iter()
