@@ -64,19 +64,25 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, calico: Option<&D
     report.finish("every Node", format!("selected by {flannel} ({selected})"))
 }
 
-/// What is there of flannel on a node that it does not select: on the host, and of its pods.
+/// What is there of flannel on the host of a node that it does not select, and its pods; empty without a process or a file of flannel: a
+/// bridge `cni0`, and pods with addresses of the node's range, may be of another plugin.
 fn rests(facts: &ClusterFacts, settings: &Settings, node: &str) -> Vec<String> {
+    let Some(host) = facts.outside_hosts.get(node) else {
+        return Vec::new();
+    };
+    let has_file = !matches!(host.subnet_environment, Found::Absent);
+    if !host.flanneld_running && !has_file {
+        return Vec::new();
+    }
     let mut found = Vec::new();
-    if let Some(host) = facts.outside_hosts.get(node) {
-        if host.flanneld_running {
-            found.push("process flanneld".to_owned());
-        }
-        if let Found::Present(bridge) = &host.bridge {
-            found.push(format!("link {}", bridge.name));
-        }
-        if !matches!(host.subnet_environment, Found::Absent) {
-            found.push("file /run/flannel/subnet.env".to_owned());
-        }
+    if host.flanneld_running {
+        found.push("process flanneld".to_owned());
+    }
+    if let Found::Present(bridge) = &host.bridge {
+        found.push(format!("link {}", bridge.name));
+    }
+    if has_file {
+        found.push("file /run/flannel/subnet.env".to_owned());
     }
     let networks = settings.pod_networks();
     let is_in = |address: &std::net::IpAddr| networks.iter().any(|network| network.range.contains(address));
@@ -166,6 +172,17 @@ mod tests {
             found[0].found.contains("process flanneld, link cni0"),
             "{found:?}"
         );
+    }
+
+    /// The plugin `bridge` names its link `cni0`, too.
+    #[test]
+    fn a_bridge_without_a_trace_of_flannel_is_of_another_plugin() {
+        let facts = cluster(&["kube-flannel-ds", "calico-node"], |facts| {
+            let mut host = facts.hosts["a"].clone();
+            (host.flanneld_running, host.subnet_environment) = (false, Found::Absent);
+            facts.hosts.insert("c".to_owned(), host);
+        });
+        assert_eq!(verdicts(&judge(&facts)), [("NodesWithoutFlannel", Warn)]);
     }
 
     #[test]
