@@ -58,7 +58,7 @@ pub fn daemon_set(daemon_set: &DaemonSet) -> cluster::DaemonSet {
 
 /// The Nodes that a pod template selects. A requirement with an unknown operator is left out: the template then selects more Nodes,
 /// and replumb takes none of them for one that the template does not want.
-fn node_selection(labels: Option<BTreeMap<String, String>>, affinity: Option<Affinity>) -> NodeSelection {
+pub fn node_selection(labels: Option<BTreeMap<String, String>>, affinity: Option<Affinity>) -> NodeSelection {
     let required = affinity
         .and_then(|affinity| affinity.node_affinity)
         .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution);

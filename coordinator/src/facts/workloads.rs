@@ -81,7 +81,7 @@ pub fn daemon_set(object: &DaemonSet) -> Known {
 }
 
 /// How many of the `DaemonSet`'s `wanted` pods may be unavailable; with `maxSurge` the value is 0, which counts as 1 here.
-fn at_once(most: &IntOrString, wanted: usize) -> usize {
+pub fn at_once(most: &IntOrString, wanted: usize) -> usize {
     number_or_share(most).map_or(1, |most| most.resolve(wanted))
 }
 

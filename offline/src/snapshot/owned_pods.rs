@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use coordinator::facts::daemon_sets::node_selection;
 use ipnet::IpNet;
+use serde::de::{Deserialize as _, DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::object::{name_of, ready};
@@ -143,37 +145,14 @@ pub fn selects(workload: &Value, node: &Value) -> bool {
     may_run_on(&workload["spec"]["template"]["spec"], node)
 }
 
-/// Whether a pod with this `spec` may run on a node, by `nodeSelector` and required node affinity.
+/// Whether a pod with this `spec` may run on a node, by `nodeSelector` and required node affinity, as the coordinator reads them.
 pub fn may_run_on(spec: &Value, node: &Value) -> bool {
-    let label = |key: &str| node["metadata"]["labels"][key].as_str();
-    let wanted = spec["nodeSelector"].as_object().into_iter().flatten();
-    let by_labels = wanted
-        .into_iter()
-        .all(|(key, value)| label(key) == value.as_str());
-    let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-    let Some(terms) = required["nodeSelectorTerms"].as_array() else {
-        return by_labels;
-    };
-    let holds = |expression: &Value| {
-        let found = label(expression["key"].as_str().unwrap_or_default());
-        let listed = || {
-            let values = expression["values"].as_array().into_iter().flatten();
-            values.into_iter().any(|value| value.as_str() == found)
-        };
-        match expression["operator"].as_str() {
-            Some("In") => listed(),
-            Some("NotIn") => !listed(),
-            Some("Exists") => found.is_some(),
-            Some("DoesNotExist") => found.is_none(),
-            _ => false,
-        }
-    };
-    let term_holds = |term: &Value| {
-        term["matchExpressions"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .all(holds)
-    };
-    by_labels && terms.iter().any(term_holds)
+    let labels: Option<BTreeMap<String, String>> = part(&node["metadata"]["labels"]);
+    let selection = node_selection(part(&spec["nodeSelector"]), part(&spec["affinity"]));
+    selection.selects(&name_of(node), &labels.unwrap_or_default())
+}
+
+/// A part of an object in its type; none where it is unset, or malformed.
+fn part<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    Option::deserialize(value).ok().flatten()
 }
