@@ -38,6 +38,18 @@ pub struct Output {
     pub text: String,
 }
 
+impl Output {
+    /// The answer of a command with `--output json`: the first JSON object, with notes behind it.
+    pub fn first_object(&self) -> Result<Value> {
+        let start = self.text.find('{').context("found no object")?;
+        let mut objects = serde_json::Deserializer::from_str(&self.text[start..]).into_iter();
+        objects
+            .next()
+            .context("found no object")?
+            .context("parse the object")
+    }
+}
+
 /// Runs `kubectl-replumb` against one cluster.
 #[derive(Clone, Debug)]
 pub struct Operator {

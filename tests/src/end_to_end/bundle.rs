@@ -66,7 +66,7 @@ async fn judge(cluster: &Cluster, operator: &Operator, manifest: &Value) -> Resu
         let path = path.to_string_lossy().into_owned();
         let arguments = [&["bundle", &path, "--filename", &file, "--output", "json"], more].concat();
         let answer = operator.expect(Exit::Done, &arguments).await?;
-        let written = first_object(&answer.text).context("read the answer of bundle")?;
+        let written = answer.first_object().context("read the answer of bundle")?;
         ensure!(
             written["differences"] == json!([]),
             "{path}: {}",
@@ -91,7 +91,7 @@ async fn judge(cluster: &Cluster, operator: &Operator, manifest: &Value) -> Resu
     let answer = operator
         .expect(Exit::Done, &["plan", "--snapshot", &path, "--output", "json"])
         .await?;
-    let plan = first_object(&answer.text).context("read the plan of the bundle")?;
+    let plan = answer.first_object().context("read the plan of the bundle")?;
     ensure!(
         plan["hash"] == online,
         "plan --snapshot: {}, in the cluster {online}",
@@ -118,14 +118,4 @@ async fn judge(cluster: &Cluster, operator: &Operator, manifest: &Value) -> Resu
 fn has_word(line: &str, name: &str) -> bool {
     let mut words = line.split(|letter: char| !letter.is_alphanumeric() && letter != '-');
     words.any(|word| word == name)
-}
-
-/// The first JSON object of a text with notes behind it.
-fn first_object(text: &str) -> Result<Value> {
-    let start = text.find('{').context("found no object")?;
-    let mut objects = serde_json::Deserializer::from_str(&text[start..]).into_iter();
-    objects
-        .next()
-        .context("found no object")?
-        .context("parse the object")
 }

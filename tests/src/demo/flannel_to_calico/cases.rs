@@ -62,6 +62,15 @@ macro_rules! calico_image {
     };
 }
 
+/// Another bridge in flannel's conflist.
+const OTHER_BRIDGE: Change = Change::Node(
+    "lab-worker-1",
+    "cp /etc/cni/net.d/10-flannel.conflist /run/conflist.good && \
+     sed -i 's/\"delegate\": *{/\"delegate\": { \"bridge\": \"docker0\",/' /etc/cni/net.d/10-flannel.conflist && \
+     grep -q docker0 /etc/cni/net.d/10-flannel.conflist",
+);
+const RESTORE_CONFLIST: &str = "mv /run/conflist.good /etc/cni/net.d/10-flannel.conflist";
+
 const POOL: &str = "
 apiVersion: crd.projectcalico.org/v1
 kind: IPPool
@@ -355,10 +364,7 @@ pub const CASES: &[Case] = &[
             "lab-worker-2",
             "cp /etc/cni/net.d/10-flannel.conflist /run/conflist.good && echo '{ \"name\":' > /etc/cni/net.d/10-flannel.conflist",
         )],
-        repair: &[Change::Node(
-            "lab-worker-2",
-            "mv /run/conflist.good /etc/cni/net.d/10-flannel.conflist",
-        )],
+        repair: &[Change::Node("lab-worker-2", RESTORE_CONFLIST)],
         ..DEFAULT_CASE
     },
     Case {
@@ -366,16 +372,8 @@ pub const CASES: &[Case] = &[
         about: "flannel's conflist on a node names another bridge than cni0",
         check: "FlannelPlugin",
         says: &["lab-worker-1", "docker0", "cni0"],
-        breaks: &[Change::Node(
-            "lab-worker-1",
-            "cp /etc/cni/net.d/10-flannel.conflist /run/conflist.good && \
-             sed -i 's/\"delegate\": *{/\"delegate\": { \"bridge\": \"docker0\",/' /etc/cni/net.d/10-flannel.conflist && \
-             grep -q docker0 /etc/cni/net.d/10-flannel.conflist",
-        )],
-        repair: &[Change::Node(
-            "lab-worker-1",
-            "mv /run/conflist.good /etc/cni/net.d/10-flannel.conflist",
-        )],
+        breaks: &[OTHER_BRIDGE],
+        repair: &[Change::Node("lab-worker-1", RESTORE_CONFLIST)],
         ..DEFAULT_CASE
     },
     Case {
@@ -383,16 +381,8 @@ pub const CASES: &[Case] = &[
         about: "the same, in place",
         check: "FlannelPlugin",
         says: &["lab-worker-1", "docker0", "cni0"],
-        breaks: &[Change::Node(
-            "lab-worker-1",
-            "cp /etc/cni/net.d/10-flannel.conflist /run/conflist.good && \
-             sed -i 's/\"delegate\": *{/\"delegate\": { \"bridge\": \"docker0\",/' /etc/cni/net.d/10-flannel.conflist && \
-             grep -q docker0 /etc/cni/net.d/10-flannel.conflist",
-        )],
-        repair: &[Change::Node(
-            "lab-worker-1",
-            "mv /run/conflist.good /etc/cni/net.d/10-flannel.conflist",
-        )],
+        breaks: &[OTHER_BRIDGE],
+        repair: &[Change::Node("lab-worker-1", RESTORE_CONFLIST)],
         spec: r#"{ "flannelToCalico": { "strategy": "InPlace" } }"#,
         ..DEFAULT_CASE
     },

@@ -54,12 +54,9 @@ impl Rehearsed {
             answer.exit,
             answer.text
         );
-        let start = answer
-            .text
-            .find('{')
-            .context("plan --simulate printed no object")?;
-        let mut objects = serde_json::Deserializer::from_str(&answer.text[start..]).into_iter();
-        let document = objects.next().context("plan --simulate printed no object")??;
+        let document = answer
+            .first_object()
+            .context("read the answer of plan --simulate")?;
         let client = cluster.api().client();
         let pods = Api::<Pod>::all(client.clone())
             .list(&ListParams::default())
