@@ -11,5 +11,5 @@ mod request;
 pub use self::json_patch::as_merge;
 pub use answer::{Answer, failure, failure_of};
 pub use objects::Objects;
-pub use path::{Place, is_below, parse};
+pub use path::{Place, is_below, parse, path_of};
 pub use request::{Call, client};

@@ -1,5 +1,7 @@
 //! Paths of the API: `/api/v1/nodes/a`, `/apis/apps/v1/namespaces/shop/deployments/web/scale`.
 
+use serde_json::Value;
+
 /// The parts of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place<'path> {
@@ -54,6 +56,16 @@ pub fn parse(path: &str) -> Option<Place<'_>> {
     })
 }
 
+/// The path of an object of a collection, which is of all namespaces, of one, or of every one as `*`; `None` for one without a name.
+pub fn path_of(collection: &str, object: &Value) -> Option<String> {
+    let Place { version, plural, .. } = parse(collection)?;
+    let name = object["metadata"]["name"].as_str()?;
+    Some(match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("{version}/namespaces/{namespace}/{plural}/{name}"),
+        None => format!("{version}/{plural}/{name}"),
+    })
+}
+
 /// Whether an object is one part below a path, in which `*` matches one part: `/api/v1/namespaces/a/pods/b` is below
 /// `/api/v1/namespaces/*/pods`.
 pub fn is_below(object: &str, path: &str) -> bool {
@@ -104,6 +116,25 @@ mod tests {
         );
         assert_eq!(place("/apis/crd.projectcalico.org/v1"), None);
         assert_eq!(place("/version"), None);
+    }
+
+    #[test]
+    fn an_object_has_its_namespace_in_its_path() {
+        let object = serde_json::json!({ "metadata": { "namespace": "shop", "name": "web" } });
+        for collection in [
+            "/api/v1/pods",
+            "/api/v1/namespaces/*/pods",
+            "/api/v1/namespaces/shop/pods",
+        ] {
+            let path = path_of(collection, &object);
+            assert_eq!(path.as_deref(), Some("/api/v1/namespaces/shop/pods/web"));
+        }
+        let node = serde_json::json!({ "metadata": { "name": "a" } });
+        assert_eq!(
+            path_of("/api/v1/nodes", &node).as_deref(),
+            Some("/api/v1/nodes/a")
+        );
+        assert_eq!(path_of("/api/v1/nodes", &Value::Null), None);
     }
 
     #[test]

@@ -10,8 +10,7 @@ use flannel_to_calico::host_checks::{self, Subject};
 use memory_api::Objects;
 use serde_json::{Value, json};
 
-/// Where the objects of nodes are.
-const NODE_MIGRATIONS: &str = "/apis/replumb.dev/v1alpha1/nodemigrations";
+use crate::paths::NODE_MIGRATIONS;
 
 /// Writes the report of each host into its `NodeMigration`, if that exists and the report is not for its current spec.
 pub fn report(objects: &mut Objects, hosts: &BTreeMap<String, Value>) -> anyhow::Result<()> {

@@ -18,7 +18,8 @@ use thiserror::Error;
 
 use crate::cluster::MemoryCluster;
 use crate::judge::{Judgement, judge_existing};
-use crate::snapshot::{Coordinator, Document, KIND};
+use crate::paths::NODES;
+use crate::snapshot::{Coordinator, Document, KIND, Snapshot};
 use crate::source::{ReadFailed, Source};
 pub use names::hide_names;
 
@@ -59,7 +60,7 @@ pub async fn collect(cluster: Cluster) -> Result<Document, BundleError> {
     }
     let source = Source::of(cluster.client);
     source.read_stores().await?;
-    hosts.retain(|node, _| source.has(&format!("/api/v1/nodes/{node}")));
+    hosts.retain(|node, _| source.has(&format!("{NODES}/{node}")));
     let memory = MemoryCluster::reading(&source, cluster.coordinator.clone(), hosts.clone());
     memory.put(migration.clone());
     tokio::select! {
@@ -69,8 +70,7 @@ pub async fn collect(cluster: Cluster) -> Result<Document, BundleError> {
     let objects = kept(source.recorded().into_iter().chain([migration]).collect());
     for report in hosts.values_mut() {
         texts::clean(report);
-        report["observedGeneration"] = Value::Null;
-        prune(report);
+        keep::remove(report, "observedGeneration");
     }
     Ok(Document {
         api_version: format!("{}/{}", api::names::GROUP, api::names::VERSION),
@@ -84,7 +84,7 @@ pub async fn collect(cluster: Cluster) -> Result<Document, BundleError> {
 }
 
 /// The objects without what no check reads, and without secrets.
-pub fn kept(objects: Vec<Value>) -> Vec<Value> {
+fn kept(objects: Vec<Value>) -> Vec<Value> {
     let references = keep::References::of(&objects);
     let kept = objects
         .into_iter()
@@ -98,7 +98,7 @@ pub fn kept(objects: Vec<Value>) -> Vec<Value> {
 ///
 /// The document is not a snapshot, or the checks do not end.
 pub async fn judge(document: &Document, migration: &str) -> anyhow::Result<Judgement> {
-    let snapshot = crate::snapshot::Snapshot::of(document.clone())?;
+    let snapshot = Snapshot::of(document.clone())?;
     judge_existing(&MemoryCluster::of(snapshot)?, migration).await
 }
 
@@ -110,11 +110,4 @@ pub fn before_start(migration: &Migration) -> Value {
         "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION), "kind": "Migration",
         "metadata": { "name": migration.name_any(), "uid": migration.uid() }, "spec": spec,
     })
-}
-
-/// Removes fields without a value.
-fn prune(value: &mut Value) {
-    if let Value::Object(fields) = value {
-        fields.retain(|_, field| !field.is_null());
-    }
 }

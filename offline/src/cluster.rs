@@ -1,7 +1,7 @@
 //! A cluster in memory, with a coordinator and the reports of agents.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -13,13 +13,13 @@ use memory_api::{Answer, Call, Objects};
 use serde_json::{Value, json};
 
 use crate::agents;
+use crate::lock::lock;
+use crate::paths::MIGRATIONS;
 use crate::snapshot::{Coordinator, Snapshot, SnapshotError};
 use crate::source::Source;
 
 /// Pause between two turns of the coordinator: work beside its passes, such as reading policies, continues meanwhile.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Where Migrations are.
-const MIGRATIONS: &str = "/apis/replumb.dev/v1alpha1/migrations";
 
 /// A cluster in memory. Clones share it.
 #[derive(Clone)]
@@ -145,13 +145,8 @@ impl MemoryCluster {
     }
 }
 
-fn lock(objects: &Mutex<Objects>) -> MutexGuard<'_, Objects> {
-    // Every change is complete before a panic is possible.
-    objects.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The answer of the API server. Events have no reader.
-fn answer(objects: &mut Objects, call: &Call) -> Answer {
+pub(crate) fn answer(objects: &mut Objects, call: &Call) -> Answer {
     if call.path.contains("/events") && call.method != Method::GET {
         return (StatusCode::CREATED, call.body.clone());
     }

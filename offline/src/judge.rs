@@ -34,11 +34,7 @@ impl Judgement {
     pub(crate) fn of(status: MigrationStatus) -> Self {
         Self {
             phase: status.phase,
-            message: if status.reason.is_empty() {
-                status.message
-            } else {
-                format!("{}: {}", status.reason, status.message)
-            },
+            message: words(&status),
             checks: status.checks,
             plan_hash: status.plan.map(|plan| plan.hash),
         }
@@ -47,6 +43,15 @@ impl Judgement {
     /// The checks that do not let the migration start.
     pub fn refusals(&self) -> impl Iterator<Item = &Check> {
         self.checks.iter().filter(|check| !check.verdict.allows())
+    }
+}
+
+/// The reason of a status, if it has one, and its message.
+pub(crate) fn words(status: &MigrationStatus) -> String {
+    if status.reason.is_empty() {
+        status.message.clone()
+    } else {
+        format!("{}: {}", status.reason, status.message)
     }
 }
 

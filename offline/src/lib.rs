@@ -10,6 +10,8 @@ pub mod bundle;
 pub mod cluster;
 pub mod field_case;
 pub mod judge;
+mod lock;
+mod paths;
 pub mod rehearsal;
 pub mod snapshot;
 mod source;

@@ -28,6 +28,7 @@ use self::pace::Pace;
 use self::record::Rehearsal;
 use self::world::World;
 use crate::judge::Judgement;
+use crate::paths::MIGRATIONS;
 use crate::snapshot::{Coordinator, Snapshot};
 
 /// The time of a pass that changes something, with the writes.
@@ -59,7 +60,7 @@ pub async fn rehearse(snapshot: Snapshot, migration: &str, pace: Pace) -> anyhow
     let (objects, reports) = snapshot.complete()?;
     let clock = Rehearsed::starting_now();
     let world = World::new(objects, reports, pace, clock.clone());
-    let path = format!("/apis/replumb.dev/v1alpha1/migrations/{migration}");
+    let path = format!("{MIGRATIONS}/{migration}");
     prepare(&world, &path)?;
     let run = Run {
         world: &world,

@@ -18,6 +18,7 @@ pub use document::{Coordinator, Document, KIND, check_header};
 pub use error::SnapshotError;
 use identity::{Identity, discovery_path};
 use memory_api::Objects;
+pub(crate) use object::{is_ready, ready};
 pub(crate) use owned_pods::{Addresses, may_run_on};
 
 /// A cluster in memory: objects, reports of hosts, and what the API server serves.

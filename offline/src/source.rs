@@ -1,14 +1,17 @@
 //! An API server in memory that asks a cluster for what it does not have, once, and records it. Writes stay in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use http::{Method, Request, StatusCode};
 use kube::Client;
-use memory_api::{Answer, Call, Objects, failure_of, parse};
+use memory_api::{Answer, Call, Objects, failure_of, parse, path_of};
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::sync::Notify;
+
+use crate::lock::lock;
+use crate::paths::{MIGRATIONS, NODE_MIGRATIONS};
 
 /// Objects of a list in one request.
 const PAGE: usize = 500;
@@ -59,8 +62,8 @@ impl Source {
         let objects = Objects::serving([
             SAMPLES,
             "/apis/replumb.dev/v1alpha1/migrationrecords",
-            "/apis/replumb.dev/v1alpha1/migrations",
-            "/apis/replumb.dev/v1alpha1/nodemigrations",
+            MIGRATIONS,
+            NODE_MIGRATIONS,
         ]);
         Self {
             cluster,
@@ -143,13 +146,12 @@ impl Source {
             Some(labels) => format!("{}?{}", call.path, query(&[("labelSelector", labels)])),
             None => call.path.clone(),
         };
-        let is_in_a_list = |read: &BTreeSet<String>| {
-            let place = parse(&call.path);
-            place.is_some_and(|place| read.contains(&place.collection()))
-        };
         {
-            let state = self.lock();
-            if state.read.contains(&request) || is_in_a_list(&state.read) {
+            let read = &self.lock().read;
+            let is_in_a_list = place
+                .as_ref()
+                .is_some_and(|place| read.contains(&place.collection()));
+            if is_in_a_list || read.contains(&request) {
                 return Ok(());
             }
         }
@@ -247,22 +249,6 @@ impl Source {
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
-}
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change is complete before a panic is possible.
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The path of an object of a list.
-fn path_of(list: &str, item: &Value) -> Option<String> {
-    let place = parse(list)?;
-    let name = item["metadata"]["name"].as_str()?;
-    let (version, plural) = (place.version, place.plural);
-    Some(match item["metadata"]["namespace"].as_str() {
-        Some(namespace) => format!("{version}/namespaces/{namespace}/{plural}/{name}"),
-        None => format!("{version}/{plural}/{name}"),
-    })
 }
 
 fn query(fields: &[(&str, &str)]) -> String {

@@ -1,11 +1,12 @@
 //! `bundle`: writes what the checks read to a file, without secrets.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use api::node_migration::NodeMigrationStatus;
 use engine::check::Check;
 use engine::words::number;
 use offline::bundle;
@@ -107,7 +108,8 @@ pub(super) async fn collect(cluster: &Cluster, planned: &Planned) -> Result<Docu
     collected.await.map_err(|error| offline(error.into()))
 }
 
-fn offline(source: anyhow::Error) -> CliError {
+/// The error of work on a cluster in memory.
+pub(super) fn offline(source: anyhow::Error) -> CliError {
     CliError::Offline { source }
 }
 
@@ -127,9 +129,7 @@ fn not_written(path: &Path, error: &std::io::Error) -> CliError {
     }
 }
 
-fn reports(
-    planned: &Planned,
-) -> std::collections::BTreeMap<String, api::node_migration::NodeMigrationStatus> {
+fn reports(planned: &Planned) -> BTreeMap<String, NodeMigrationStatus> {
     let nodes = planned.nodes.iter();
     nodes
         .filter_map(|node| Some((node.spec.node_name.clone(), node.status.clone()?)))

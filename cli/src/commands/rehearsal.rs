@@ -49,27 +49,24 @@ pub(super) async fn run(
 
 /// The cluster with the Migration.
 async fn snapshot(cluster: &Cluster, planned: &Planned) -> Result<Snapshot, CliError> {
-    let failed = |source: anyhow::Error| CliError::Offline { source };
     let Some(content) = cluster.snapshot_content() else {
         let document = collected::collect(cluster, planned).await?;
-        return Snapshot::of(document).map_err(|error| failed(error.into()));
+        return Snapshot::of(document).map_err(|error| collected::offline(error.into()));
     };
     let mut snapshot = content.clone();
     snapshot
         .put(bundle::before_start(&planned.migration))
-        .map_err(|error| failed(error.into()))?;
+        .map_err(|error| collected::offline(error.into()))?;
     Ok(snapshot)
 }
 
 async fn rehearse(snapshot: &Snapshot, planned: &Planned, pace: Pace) -> Result<Rehearsal, CliError> {
     let rehearsed = Box::pin(rehearsal::rehearse(snapshot.clone(), &planned.name(), pace)).await;
-    match rehearsed.map_err(|source| CliError::Offline { source })? {
+    match rehearsed.map_err(collected::offline)? {
         Rehearsed::Rehearsed(rehearsal) => Ok(*rehearsal),
-        Rehearsed::Refused(judgement) => Err(CliError::Offline {
-            source: anyhow::anyhow!(
-                "the checks refuse the migration in the rehearsal: {}",
-                judgement.message
-            ),
-        }),
+        Rehearsed::Refused(judgement) => Err(collected::offline(anyhow::anyhow!(
+            "the checks refuse the migration in the rehearsal: {}",
+            judgement.message
+        ))),
     }
 }

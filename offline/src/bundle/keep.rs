@@ -274,7 +274,8 @@ fn retain(value: &mut Value, names: &[&str]) {
     }
 }
 
-fn remove(value: &mut Value, name: &str) {
+/// Removes a field.
+pub fn remove(value: &mut Value, name: &str) {
     if let Value::Object(fields) = value {
         fields.remove(name);
     }

@@ -4,15 +4,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use coordinator::facts::workloads::at_once;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use memory_api::Objects;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::pods::terminate;
-use super::state::{NODES, PODS, State, path_of};
-use crate::snapshot::may_run_on;
-
-/// Where `DaemonSet`s are.
-const SETS: &str = "/apis/apps/v1/namespaces/*/daemonsets";
+use super::state::{State, path_of};
+use crate::paths::{DAEMON_SETS, NODES, PODS};
+use crate::snapshot::{is_ready, may_run_on};
 
 /// The templates of each `DaemonSet`, and of its pods.
 #[derive(Default)]
@@ -36,9 +37,9 @@ struct Set {
 impl Daemons {
     /// The `DaemonSet`s of this cluster, which are rolled out.
     pub fn of(objects: &Objects) -> Self {
-        let templates = objects.below(SETS).map(|set| {
+        let templates = objects.below(DAEMON_SETS).map(|set| {
             let template = set["spec"]["template"].clone();
-            (path_of(SETS, set), (template, 0))
+            (path_of(DAEMON_SETS, set), (template, 0))
         });
         Self {
             templates: templates.collect(),
@@ -102,7 +103,7 @@ impl Daemons {
                     has_changed = true;
                 }
                 Some(pod) => {
-                    unavailable += u64::from(!is_ready(pod));
+                    unavailable += usize::from(!serves(pod));
                     if self.revision_of(pod) < set.revision {
                         outdated.push(*pod);
                     }
@@ -113,12 +114,12 @@ impl Daemons {
             return has_changed;
         }
         // One that is not Ready anyway costs nothing.
-        outdated.sort_by_key(|pod| is_ready(pod));
+        outdated.sort_by_key(|pod| serves(pod));
         for pod in outdated {
-            if is_ready(pod) && unavailable >= set.most_unavailable() {
+            if serves(pod) && unavailable >= set.most_unavailable() {
                 break;
             }
-            unavailable += u64::from(is_ready(pod));
+            unavailable += usize::from(serves(pod));
             has_changed |= end(state, &set.path, pod);
         }
         has_changed
@@ -164,7 +165,7 @@ impl Daemons {
             pods.iter()
                 .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null())
         };
-        let ready = alive().filter(|pod| is_ready(pod)).count();
+        let ready = alive().filter(|pod| serves(pod)).count();
         let updated = alive()
             .filter(|pod| self.revision_of(pod) == set.revision)
             .count();
@@ -195,18 +196,10 @@ impl Set {
     }
 
     /// `maxUnavailable` of the rolling update; 1 by default.
-    fn most_unavailable(&self) -> u64 {
-        match &self.object["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] {
-            Value::Number(number) => number.as_u64().unwrap_or(1).max(1),
-            Value::String(text) => {
-                let percent: u64 = text.trim_end_matches('%').parse().unwrap_or(0);
-                let nodes = self.nodes.iter().filter(|node| self.selects(node)).count();
-                (percent * u64::try_from(nodes).unwrap_or_default())
-                    .div_ceil(100)
-                    .max(1)
-            }
-            _ => 1,
-        }
+    fn most_unavailable(&self) -> usize {
+        let most = &self.object["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"];
+        let nodes = self.nodes.iter().filter(|node| self.selects(node)).count();
+        IntOrString::deserialize(most).map_or(1, |most| at_once(&most, nodes))
     }
 }
 
@@ -250,10 +243,9 @@ fn pods_of(state: &State, path: &str) -> Vec<Value> {
     owned.cloned().collect()
 }
 
-fn is_ready(pod: &Value) -> bool {
-    let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-    pod["metadata"]["deletionTimestamp"].is_null()
-        && conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+/// Whether a pod serves: it is Ready, and not ending.
+fn serves(pod: &Value) -> bool {
+    pod["metadata"]["deletionTimestamp"].is_null() && is_ready(pod)
 }
 
 /// Ends these pods. Returns whether one of them was not ending yet.

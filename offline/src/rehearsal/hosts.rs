@@ -7,10 +7,9 @@ use api::NodeMigration;
 use flannel_to_calico::phase::{Goal, Phase};
 use serde_json::{Value, json};
 
-use super::state::{PODS, State};
-
-/// Where the objects of nodes are.
-const NODE_MIGRATIONS: &str = "/apis/replumb.dev/v1alpha1/nodemigrations";
+use super::state::State;
+use crate::paths::{NODE_MIGRATIONS, PODS};
+use crate::snapshot::is_ready;
 
 /// The hosts, by name of the node.
 #[derive(Default)]
@@ -128,14 +127,10 @@ fn has_daemon(state: &State, node: &str, network: &str, has_to_be_ready: bool) -
     let path = format!("/api/v1/namespaces/{namespace}/pods");
     let mut pods = state.objects.below(&path);
     pods.any(|pod| {
-        let is_ready = pod["status"]["conditions"].as_array().into_iter().flatten();
-        let is_ready = is_ready
-            .into_iter()
-            .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
         pod["spec"]["nodeName"] == node
             && pod["metadata"]["ownerReferences"][0]["name"] == name
             && pod["metadata"]["deletionTimestamp"].is_null()
-            && (is_ready || !has_to_be_ready)
+            && (is_ready(pod) || !has_to_be_ready)
     })
 }
 

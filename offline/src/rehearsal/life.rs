@@ -6,6 +6,7 @@ use std::time::Duration;
 use memory_api::Objects;
 use serde_json::Value;
 
+use crate::paths::{NODES, PODS};
 use crate::snapshot::Addresses;
 
 /// What happens to pods next, by path.
@@ -23,8 +24,8 @@ pub struct Life {
 impl Life {
     /// The pods of this cluster run.
     pub fn of(objects: &Objects) -> Self {
-        let nodes: Vec<Value> = objects.below("/api/v1/nodes").cloned().collect();
-        let pods: Vec<Value> = objects.below("/api/v1/namespaces/*/pods").cloned().collect();
+        let nodes: Vec<Value> = objects.below(NODES).cloned().collect();
+        let pods: Vec<Value> = objects.below(PODS).cloned().collect();
         Self {
             ends: BTreeMap::new(),
             starts: BTreeMap::new(),

@@ -8,8 +8,9 @@ use engine::drain::Pod;
 use serde_json::{Value, json};
 
 use super::hosts::Hosts;
-use super::state::{NODES, PODS, State, path_of};
-use crate::snapshot::may_run_on;
+use super::state::{State, path_of};
+use crate::paths::{NODES, PODS};
+use crate::snapshot::{is_ready, may_run_on, ready};
 
 /// A pod ends after this time.
 pub fn terminate(state: &mut State, path: &str, after: Duration, grace: u64) {
@@ -101,11 +102,12 @@ fn start(state: &mut State, hosts: &Hosts, path: &str) -> bool {
     }
     state.life.starts.remove(path);
     let addresses = state.life.addresses.next(&node, uses_host);
-    pod["status"] = json!({
-        "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }], "podIP": addresses.first(),
-        "podIPs": addresses.iter().map(|address| json!({ "ip": address })).collect::<Vec<_>>(),
-        "containerStatuses": running(&pod),
-    });
+    let containers = running(&pod);
+    let status = &mut pod["status"];
+    *status = ready();
+    status["podIP"] = json!(addresses.first());
+    status["podIPs"] = addresses.iter().map(|address| json!({ "ip": address })).collect();
+    status["containerStatuses"] = containers;
     state.objects.put(path, pod);
     true
 }
@@ -236,11 +238,6 @@ fn choose(state: &mut State, object: &Value) -> Option<String> {
 fn parsed(object: &Value) -> Option<Pod> {
     let pod = serde_json::from_value(object.clone()).ok()?;
     Some(coordinator::facts::pods::pod(&pod))
-}
-
-fn is_ready(node: &Value) -> bool {
-    let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
 /// Whether the requests of the pods and the new one fit.

@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use memory_api::Objects;
 use serde::Serialize;
 
-/// Where the objects of nodes are.
-const NODE_MIGRATIONS: &str = "/apis/replumb.dev/v1alpha1/nodemigrations";
+use crate::judge::words;
+use crate::paths::NODE_MIGRATIONS;
 
 /// A migration as it would run. Times are in seconds from the start of the migration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -276,11 +276,7 @@ impl Record {
         evictions.sort();
         Rehearsal {
             phase: status.phase,
-            message: if status.reason.is_empty() {
-                status.message.clone()
-            } else {
-                format!("{}: {}", status.reason, status.message)
-            },
+            message: words(status),
             seconds: seconds(length),
             nodes: nodes(objects, begun),
             evictions: evictions

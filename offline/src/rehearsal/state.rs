@@ -11,11 +11,7 @@ use serde_json::Value;
 use super::life::Life;
 use super::pace::Pace;
 use super::record::Record;
-
-/// Where pods are.
-pub const PODS: &str = "/api/v1/namespaces/*/pods";
-/// Where Nodes are.
-pub const NODES: &str = "/api/v1/nodes";
+use crate::paths::{MIGRATIONS, PODS};
 
 /// What the parts of the cluster share.
 pub struct State {
@@ -63,15 +59,14 @@ impl State {
 
     /// The migration under way has this setting.
     pub fn setting(&self, name: &str) -> String {
-        let mut migrations = self.objects.below("/apis/replumb.dev/v1alpha1/migrations");
+        let mut migrations = self.objects.below(MIGRATIONS);
         let found = migrations
             .find_map(|migration| migration["status"]["flannelToCalico"]["settings"][name]["value"].as_str());
         found.unwrap_or_default().to_owned()
     }
 }
 
-/// The path of an object of a collection.
+/// The path of an object of a collection. Every object of the rehearsal has a name.
 pub fn path_of(collection: &str, object: &Value) -> String {
-    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-    format!("{}/{}", collection.replace('*', text("namespace")), text("name"))
+    memory_api::path_of(collection, object).unwrap_or_default()
 }

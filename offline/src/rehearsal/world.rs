@@ -1,7 +1,7 @@
 //! The cluster around the coordinator: its API server, and what controllers, kubelets and agents do next.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use api::MigrationStatus;
@@ -21,10 +21,12 @@ use super::pace::Pace;
 use super::pods;
 use super::record::Rehearsal;
 use super::state::{State, path_of};
-use crate::agents;
+use crate::lock::lock;
+use crate::{agents, cluster};
 
 /// Where budgets are.
 const BUDGETS: &str = "/apis/policy/v1/namespaces/*/poddisruptionbudgets";
+
 /// The cluster. Clones share it.
 #[derive(Clone)]
 pub struct World(Arc<Mutex<Parts>>);
@@ -137,8 +139,7 @@ impl World {
     }
 
     fn lock(&self) -> MutexGuard<'_, Parts> {
-        // Every change is complete before a panic is possible.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -183,19 +184,19 @@ impl Parts {
     }
 
     fn answer(&mut self, call: &Call) -> Answer {
-        if call.path.contains("/events") && call.method != Method::GET {
-            return (StatusCode::CREATED, call.body.clone());
-        }
         if call.method == Method::POST
             && let Some(pod) = call.path.strip_suffix("/eviction")
         {
             return self.evict(pod, &call.body);
         }
-        let is_review = call.path.ends_with("/selfsubjectaccessreviews");
-        if call.method != Method::GET && !is_review && !call.query.contains("dryRun=All") {
+        // What these write, no decision reads.
+        let is_unread = ["/events", "/selfsubjectaccessreviews"]
+            .iter()
+            .any(|part| call.path.contains(part));
+        if call.method != Method::GET && !is_unread && !call.query.contains("dryRun=All") {
             self.writes += 1;
         }
-        self.state.objects.answer(call)
+        cluster::answer(&mut self.state.objects, call)
     }
 
     fn evict(&mut self, path: &str, body: &Value) -> Answer {
