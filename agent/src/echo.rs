@@ -3,7 +3,7 @@
 pub mod flood;
 pub mod message;
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -114,7 +114,7 @@ impl Echo {
                     sources.flooded_by(now)
                 };
                 let question = buffer.get(..length).unwrap_or_default();
-                let Some(answer) = message::answer(question, &uid, flooded_by) else {
+                let Some(answer) = message::answer(question, &uid, peer.ip(), flooded_by) else {
                     continue;
                 };
                 // An answer that does not fit the path back is not an error here: the prober detects it as lost.
@@ -141,7 +141,7 @@ async fn accept(connections: &TcpListener, uid: &Arc<str>, sources: &Arc<Mutex<S
         let (stream, peer, slot) = listening::accept(connections, &slots).await;
         let (uid, sources) = (Arc::clone(uid), Arc::clone(sources));
         tokio::spawn(async move {
-            match slot.hold(converse(stream, &uid, &sources)).await {
+            match slot.hold(converse(stream, peer.ip(), &uid, &sources)).await {
                 Some(Ok(())) => {}
                 Some(Err(error)) => tracing::debug!(%peer, %error, "connection failed"),
                 None => tracing::debug!(%peer, "connection closed to make room for another one"),
@@ -151,7 +151,12 @@ async fn accept(connections: &TcpListener, uid: &Arc<str>, sources: &Arc<Mutex<S
 }
 
 /// Answers questions of one size, each with an end of line. Anything else ends the connection.
-async fn converse(mut stream: TcpStream, uid: &str, sources: &Mutex<Sources>) -> std::io::Result<()> {
+async fn converse(
+    mut stream: TcpStream,
+    peer: IpAddr,
+    uid: &str,
+    sources: &Mutex<Sources>,
+) -> std::io::Result<()> {
     let mut line = [0; LINE];
     for _ in 0..MOST_QUESTIONS {
         let one = async {
@@ -161,7 +166,7 @@ async fn converse(mut stream: TcpStream, uid: &str, sources: &Mutex<Sources>) ->
             let flooded_by = lock(sources).flooded_by(Instant::now());
             let answer = line
                 .strip_suffix(b"\n")
-                .and_then(|question| message::answer(question, uid, flooded_by));
+                .and_then(|question| message::answer(question, uid, peer, flooded_by));
             let Some(mut answer) = answer else {
                 return Ok(false);
             };
@@ -176,18 +181,31 @@ async fn converse(mut stream: TcpStream, uid: &str, sources: &Mutex<Sources>) ->
     Ok(())
 }
 
-/// Asks one question over a new connection, and reads the reply: at most as many bytes as an answer has.
+/// A reply over a connection.
+#[derive(Debug)]
+pub struct Reply {
+    /// At most as many bytes as an answer has.
+    pub bytes: Vec<u8>,
+    /// The own address of the connection.
+    pub own_address: IpAddr,
+}
+
+/// Asks one question over a new connection, and reads the reply.
 ///
 /// # Errors
 ///
 /// The peer refuses or closes the connection before the whole reply has arrived.
-pub async fn ask(peer: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
+pub async fn ask(peer: SocketAddr, question: &[u8]) -> std::io::Result<Reply> {
     let mut stream = TcpStream::connect(peer).await?;
+    let own_address = stream.local_addr()?.ip();
     stream.write_all(&[question, b"\n"].concat()).await?;
     let mut line = vec![0; LINE];
     stream.read_exact(&mut line).await?;
     line.truncate(question.len());
-    Ok(line)
+    Ok(Reply {
+        bytes: line,
+        own_address,
+    })
 }
 
 /// A port without a listener, for both protocols. Its number is below the ephemeral ports (from 32768 on), since the kernel may

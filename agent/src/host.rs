@@ -8,6 +8,7 @@ pub mod firewall;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod folders;
+pub mod kube_proxy;
 pub mod netlink;
 pub mod nft;
 pub mod paths;

@@ -207,7 +207,9 @@ async fn ask(
         let question = message::question(nonce, size);
         let reply = match over {
             Over::Udp => exchange(address, &question).await,
-            Over::Tcp => timed(echo::ask(address, &question)).await,
+            Over::Tcp => timed(echo::ask(address, &question))
+                .await
+                .map(|reply| reply.bytes),
         };
         match reply.and_then(|reply| understood(asker, nonce, &reply, question.len(), uid)) {
             Ok(()) => return Ok(()),

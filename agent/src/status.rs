@@ -88,6 +88,7 @@ fn traffic_to_report(old: Option<&TrafficReport>, new: Option<&TrafficReport>) -
             report.reporting.clone(),
             report.breaches.clone(),
             report.floods.clone(),
+            report.masquerades.clone(),
             lost,
         )
     };

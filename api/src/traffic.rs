@@ -1,5 +1,7 @@
 //! The traffic gate on the wire: the limits in a Migration, the report of an agent, and the totals.
 
+use std::net::IpAddr;
+
 pub use engine::traffic::gates::Gates;
 pub use engine::traffic::stream::Totals;
 pub use engine::traffic::{Flow, PathClass, Protocol};
@@ -27,11 +29,27 @@ pub struct GateRules {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 200, max = 60000))]
     pub max_gap_milliseconds: Option<u32>,
+    /// `sourceAddresses` is whether the migration waits while packets of pods of the new network arrive from other addresses than
+    /// those of their pods, and packets of the old network do not. Possible values: `Keep` (default): it waits. `Ignore`: it does
+    /// not.
+    #[serde(default)]
+    pub source_addresses: SourceAddressGate,
     /// `soak` is when stage Soak of `serviceCidr` ends. Possible values: `Unused` (default): no old address has been in use for
     /// `serviceCidr.soakSeconds`, and no object of a tenant names one. `Elapsed`: `serviceCidr.soakSeconds` have passed since the
     /// start of the stage, even if an old address is in use.
     #[serde(default)]
     pub soak: SoakGate,
+}
+
+/// `SourceAddressGate` is whether the migration waits while packets of pods of the new network arrive from other addresses than
+/// those of their pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SourceAddressGate {
+    /// The migration waits.
+    #[default]
+    Keep,
+    /// The migration does not wait.
+    Ignore,
 }
 
 /// `SoakGate` is when stage Soak of `serviceCidr` ends.
@@ -90,6 +108,9 @@ pub struct TrafficReport {
     /// pods do not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub floods: Vec<String>,
+    /// `masquerades` is the list of paths on which packets of a traffic pod arrive from another address than that of the pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub masquerades: Vec<Masquerade>,
     /// `at` is the time of this report. A report in which only the numbers of answered probes have changed is not written.
     #[schemars(with = "String")]
     pub at: Timestamp,
@@ -122,6 +143,17 @@ pub struct Breach {
     pub since: Timestamp,
     /// `message` is a human-readable description: the class of path, source and target, and which limit was exceeded.
     pub message: String,
+}
+
+/// `Masquerade` is a path on which packets arrive from another address than that of the sending pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Masquerade {
+    /// `flow` is the path.
+    pub flow: Flow,
+    /// `sourceSeen` is the address that the packets come from at the other end.
+    #[schemars(with = "String")]
+    pub source_seen: IpAddr,
 }
 
 /// `GateBreach` is a traffic loss that has halted the rollout.

@@ -1,6 +1,6 @@
 //! Flags of the gates: conditions for a migration to continue.
 
-use api::traffic::{GateRules, SoakGate, TrafficGate};
+use api::traffic::{GateRules, SoakGate, SourceAddressGate, TrafficGate};
 use clap::{Args, ValueEnum};
 
 use crate::value;
@@ -18,9 +18,21 @@ pub struct GateFlags {
     /// Whether traffic pods probe each other continuously, and losses halt the rollout. Default watch.
     #[arg(long, value_enum, ignore_case = true)]
     pub traffic: Option<Traffic>,
+    /// Whether to wait while packets of the new network arrive from other addresses than those of their pods. Default keep.
+    #[arg(long, value_enum, ignore_case = true)]
+    pub source_addresses: Option<SourceAddresses>,
     /// Condition that ends stage Soak, in which old addresses still answer. Applies to serviceCidr. Default unused.
     #[arg(long = "soak-ends", id = "soak_ends", value_enum, ignore_case = true)]
     pub soak: Option<Soak>,
+}
+
+/// Whether packets have to keep their source addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SourceAddresses {
+    /// The migration waits while packets of the new network are masqueraded, and those of the old network are not.
+    Keep,
+    /// The migration does not wait.
+    Ignore,
 }
 
 /// The condition that ends stage Soak.
@@ -51,6 +63,13 @@ impl GateFlags {
             }),
             max_loss_ratio: self.max_loss_ratio.or(there.max_loss_ratio),
             max_gap_milliseconds: self.max_gap.or(there.max_gap_milliseconds),
+            source_addresses: self.source_addresses.map_or(
+                there.source_addresses,
+                |addresses| match addresses {
+                    SourceAddresses::Keep => SourceAddressGate::Keep,
+                    SourceAddresses::Ignore => SourceAddressGate::Ignore,
+                },
+            ),
             soak: self.soak.map_or(there.soak, |soak| match soak {
                 Soak::Unused => SoakGate::Unused,
                 Soak::Elapsed => SoakGate::Elapsed,
@@ -69,6 +88,7 @@ mod tests {
             traffic: TrafficGate::Ignore,
             max_loss_ratio: Some(0.05),
             max_gap_milliseconds: None,
+            source_addresses: SourceAddressGate::Ignore,
             soak: SoakGate::Elapsed,
         };
         assert_eq!(GateFlags::default().over(&there), there);
@@ -76,6 +96,7 @@ mod tests {
             max_loss_ratio: Some(0.0),
             max_gap: Some(500),
             traffic: Some(Traffic::Watch),
+            source_addresses: None,
             soak: None,
         };
         let said = flags.over(&there);
@@ -83,6 +104,14 @@ mod tests {
             (said.traffic, said.max_loss_ratio, said.max_gap_milliseconds),
             (TrafficGate::Watch, Some(0.0), Some(500))
         );
-        assert_eq!(said.soak, SoakGate::Elapsed);
+        assert_eq!(
+            (said.soak, said.source_addresses),
+            (SoakGate::Elapsed, SourceAddressGate::Ignore)
+        );
+        let flags = GateFlags {
+            source_addresses: Some(SourceAddresses::Keep),
+            ..GateFlags::default()
+        };
+        assert_eq!(flags.over(&there).source_addresses, SourceAddressGate::Keep);
     }
 }

@@ -1,8 +1,8 @@
 //! Reasons that stop the whole rollout until the user decides: lost traffic and changes by another writer. Also the waits for
 //! traffic: before the first node, after a breach, and after the last node.
 
-use api::MigrationStatus;
 use api::migration::MigrationPhase;
+use api::{Migration, MigrationStatus};
 use engine::decision::{HaltReason, Wait, WaitReason};
 use engine::rollout::{NodeProgress, RolloutNode, Rules};
 
@@ -44,6 +44,7 @@ pub fn stop(drift: Option<String>, status: &MigrationStatus, lossy: bool) -> Opt
 /// The rules of the spec with the stop, and the waits for traffic.
 pub fn held(
     mut rules: Rules,
+    migration: &Migration,
     status: &MigrationStatus,
     rollout_nodes: &[RolloutNode<'_>],
     watched: &TrafficResult,
@@ -56,6 +57,7 @@ pub fn held(
         // fix has to be confirmed by traffic.
         rules.hold.clone_from(&watched.wait);
     }
+    rules.hold = rules.hold.or_else(|| watched.masquerade(migration));
     rules.clean_since = status.breach.as_ref().and_then(|breach| breach.clean_since);
     rules
 }

@@ -1,6 +1,7 @@
 //! Traffic as the gate: a traffic pod for each network on every node, the paths between them, and losses that stop the rollout.
 
 mod ends;
+mod masquerades;
 mod pods;
 mod reports;
 mod services;
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::migration::Desired;
-use api::traffic::{GateBreach, Gates, TrafficGate};
+use api::traffic::{GateBreach, Gates, SourceAddressGate, TrafficGate};
 use api::{Migration, MigrationStatus, NodeMigration};
 use engine::decision::{HaltReason, Wait};
 use engine::traffic::mesh::{self, Endpoint};
@@ -19,6 +20,7 @@ use engine::traffic::{Flow, Generation, watch};
 use jiff::Timestamp;
 
 pub use ends::{end, ending};
+use masquerades::Sender;
 use pods::Staying;
 pub use pods::{create, is_traffic_pod};
 use reports::{Reports, breaches, states, sums};
@@ -74,6 +76,8 @@ pub struct TrafficResult {
     pub wait: Option<Wait>,
     /// Messages about paths that lose more than allowed.
     pub breaches: Vec<String>,
+    /// The wait while packets of the new network arrive from other addresses than those of their pods.
+    pub masqueraded: Option<Wait>,
 }
 
 #[cfg(test)]
@@ -88,7 +92,13 @@ impl TrafficMemory {
 impl TrafficResult {
     /// The wait until traffic is watched. A rollback does not wait for that.
     pub fn hold(&self, migration: &Migration) -> Option<Wait> {
-        let wait = self.wait.clone();
+        let wait = self.wait.clone().or_else(|| self.masqueraded.clone());
+        wait.filter(|_| migration.spec.desired != Desired::Rollback)
+    }
+
+    /// The wait while packets of the new network are masqueraded. A rollback does not wait for that.
+    pub fn masquerade(&self, migration: &Migration) -> Option<Wait> {
+        let wait = self.masqueraded.clone();
         wait.filter(|_| migration.spec.desired != Desired::Rollback)
     }
 }
@@ -159,8 +169,28 @@ pub async fn watch(
     let watched = TrafficResult {
         wait: watch::missing(&states(&reports, &mut known.silences)),
         breaches: breaches(snapshot, &flows, judged_since),
+        masqueraded: match rules.source_addresses {
+            SourceAddressGate::Keep => {
+                masquerades::wait(snapshot, &senders(&staying, networks), &flows, judged_since)
+            }
+            SourceAddressGate::Ignore => None,
+        },
     };
     Ok((watched, asks))
+}
+
+/// The running traffic pods, by UID.
+fn senders<'pods>(staying: &Staying<'pods>, networks: &Networks) -> BTreeMap<&'pods str, Sender> {
+    let running = staying.iter().filter_map(|pod| pods::running(pod, networks));
+    running
+        .map(|pod| {
+            let sender = Sender {
+                generation: pod.endpoint.generation,
+                addresses: pod.addresses,
+            };
+            (pod.endpoint.uid, sender)
+        })
+        .collect()
 }
 
 /// UIDs of the pods that agents are asked to send to, as written.

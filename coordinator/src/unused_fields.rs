@@ -3,7 +3,7 @@
 
 use api::MigrationSpec;
 use api::migration::OnBlocked;
-use api::traffic::SoakGate;
+use api::traffic::{SoakGate, SourceAddressGate};
 use engine::check::{Check, UNUSED_FIELDS, Verdict};
 use strum::{IntoStaticStr, VariantArray};
 
@@ -28,6 +28,8 @@ pub(crate) enum SpecField {
     EmptyDirData,
     #[strum(serialize = "drain.force")]
     Force,
+    #[strum(serialize = "gates.sourceAddresses")]
+    SourceAddressGate,
     #[strum(serialize = "gates.soak")]
     SoakGate,
 }
@@ -58,6 +60,7 @@ impl SpecField {
             Self::OnBlocked => drain.on_blocked != OnBlocked::default(),
             Self::EmptyDirData => drain.delete_empty_dir_data,
             Self::Force => drain.force,
+            Self::SourceAddressGate => spec.gates.source_addresses != SourceAddressGate::default(),
             Self::SoakGate => spec.gates.soak != SoakGate::default(),
         }
     }
@@ -101,7 +104,7 @@ mod tests {
             "drain": {
                 "timeoutSeconds": 60, "gracePeriodSeconds": 5, "onBlocked": "Skip", "deleteEmptyDirData": true, "force": true,
             },
-            "gates": { "soak": "Elapsed" },
+            "gates": { "sourceAddresses": "Ignore", "soak": "Elapsed" },
         }))
     }
 
@@ -147,13 +150,13 @@ mod tests {
         assert_eq!(
             unused(&set, &services),
             "spec.rollout.maxUnavailable, spec.rollout.canary.nodes, spec.rollout.canary.soakSeconds, \
-             spec.rollout.intervalSeconds, spec.drain.timeoutSeconds"
+             spec.rollout.intervalSeconds, spec.drain.timeoutSeconds, spec.gates.sourceAddresses"
         );
         assert_eq!(
             unused(&set, &CalicoDatastore::default()),
             "spec.rollout.canary.nodes, spec.rollout.canary.soakSeconds, \
              spec.rollout.intervalSeconds, spec.drain.timeoutSeconds, spec.drain.gracePeriodSeconds, spec.drain.onBlocked, \
-             spec.drain.deleteEmptyDirData, spec.drain.force, spec.gates.soak"
+             spec.drain.deleteEmptyDirData, spec.drain.force, spec.gates.sourceAddresses, spec.gates.soak"
         );
     }
 }

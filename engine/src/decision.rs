@@ -125,6 +125,8 @@ pub enum WaitReason {
     Leftovers,
     /// Traffic pods do not report yet, so traffic loss would not be seen.
     TrafficUnwatched,
+    /// Packets of pods of the new network arrive from other addresses than those of their pods.
+    PodsMasqueraded,
     /// A `ServiceCIDR` does not exist yet, still exists, or is not Ready.
     ServiceRanges,
     /// An API server runs with a different Service range, or its certificate does not cover a needed address.
@@ -192,6 +194,7 @@ impl WaitReason {
             | Self::ConfigurationFollowUp
             | Self::ApiServers
             | Self::RequestRefused
+            | Self::PodsMasqueraded
             | Self::Leftovers => true,
             Self::WaitingForTurn
             | Self::Paused
@@ -230,6 +233,7 @@ impl WaitReason {
             | Self::ApiServers
             | Self::ServiceSoak
             | Self::PoolSoak
+            | Self::PodsMasqueraded
             | Self::NetworkSoak => true,
             Self::NodeNotReady
             | Self::AgentSilent

@@ -23,6 +23,7 @@ pub mod host_report;
 pub mod kernel;
 pub mod kind_fields;
 pub mod labels;
+pub mod local_traffic;
 pub mod moves;
 pub mod node_selection;
 pub mod order;

@@ -18,8 +18,8 @@ const FILLER: u8 = b'.';
 const QUIET: &str = "-";
 /// Hexadecimal digits of a nonce.
 const DIGITS: usize = 32;
-/// Bytes of the smallest question: every answer fits.
-pub const LEAST: usize = 160;
+/// Bytes of the smallest question: every answer fits, also with two IPv6 addresses.
+pub const LEAST: usize = 192;
 /// Bytes of a line over TCP, with the end of line.
 pub const LINE: usize = LEAST + 1;
 
@@ -71,8 +71,8 @@ pub fn question(nonce: Nonce, size: usize) -> Vec<u8> {
     question
 }
 
-/// The answer of the pod with this UID to one datagram or line; `None` if that is no question.
-pub fn answer(question: &[u8], uid: &str, flooded_by: Option<IpAddr>) -> Option<Vec<u8>> {
+/// The answer of the pod with this UID to one datagram or line from `source`; `None` if that is no question.
+pub fn answer(question: &[u8], uid: &str, source: IpAddr, flooded_by: Option<IpAddr>) -> Option<Vec<u8>> {
     let (nonce, rest) = question.strip_prefix(ASKS)?.split_at_checked(DIGITS)?;
     let is_nonce = nonce.iter().all(u8::is_ascii_hexdigit);
     let filler = rest.strip_prefix(b" ")?;
@@ -80,7 +80,9 @@ pub fn answer(question: &[u8], uid: &str, flooded_by: Option<IpAddr>) -> Option<
         return None;
     }
     let flood = flooded_by.map_or_else(|| QUIET.to_owned(), |source| source.to_string());
-    let content = [SAYS, nonce, format!(" {uid} {flood} ").as_bytes()].concat();
+    // A dual-stack socket sees IPv4 addresses inside IPv6 ones.
+    let source = source.to_canonical();
+    let content = [SAYS, nonce, format!(" {uid} {source} {flood} ").as_bytes()].concat();
     // A UID fits; a longer text gets no answer, since an answer is never larger than its question.
     (content.len() <= question.len()).then(|| {
         let mut answer = content;
@@ -96,6 +98,8 @@ pub struct Answer {
     pub nonce: Nonce,
     /// UID of the answering pod.
     pub uid: String,
+    /// Address that the question came from, as the answering pod saw it.
+    pub source: IpAddr,
     /// Source that sends to that pod more than it answers, if any.
     pub flooded_by: Option<IpAddr>,
     /// Size in bytes.
@@ -111,7 +115,7 @@ impl Answer {
         let mut words = std::str::from_utf8(rest.get(..=end)?)
             .ok()?
             .split_ascii_whitespace();
-        let (uid, flood) = (words.next()?, words.next()?);
+        let (uid, source, flood) = (words.next()?, words.next()?, words.next()?);
         let flooded_by = if flood == QUIET {
             None
         } else {
@@ -124,6 +128,7 @@ impl Answer {
                 number: u64::from_str_radix(number, 16).ok()?,
             },
             uid: uid.to_owned(),
+            source: source.parse().ok()?,
             flooded_by,
             size: bytes.len(),
         })
@@ -135,6 +140,7 @@ mod tests {
     use super::*;
 
     const UID: &str = "8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11";
+    const SOURCE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 244, 1, 5));
 
     #[test]
     fn an_answer_has_the_uid_the_nonce_and_the_size_of_the_question() {
@@ -146,13 +152,14 @@ mod tests {
             ] {
                 let question = question(asker.nonce(u64::MAX), size);
                 assert_eq!(question.len(), size.max(LEAST));
-                let reply = answer(&question, UID, flooded_by).unwrap();
+                let reply = answer(&question, UID, SOURCE, flooded_by).unwrap();
                 assert_eq!(reply.len(), question.len(), "neither more nor less");
                 let read = asker.read(&reply).unwrap();
                 assert_eq!(
-                    (read.nonce.number, read.uid.as_str(), read.flooded_by, read.size),
-                    (u64::MAX, UID, flooded_by, question.len())
+                    (read.nonce.number, read.uid.as_str(), read.source),
+                    (u64::MAX, UID, SOURCE)
                 );
+                assert_eq!((read.flooded_by, read.size), (flooded_by, question.len()));
                 assert!(
                     Asker::new().unwrap().read(&reply).is_none(),
                     "the answer to another asker"
@@ -162,10 +169,23 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_has_room_for_two_long_addresses() {
+        let asker = Asker::new().unwrap();
+        let long: IpAddr = "fd00:1234:5678:9abc:def0:1234:5678:9abc".parse().unwrap();
+        let reply = answer(&question(asker.nonce(u64::MAX), 0), UID, long, Some(long)).unwrap();
+        let read = asker.read(&reply).unwrap();
+        assert_eq!((read.source, read.flooded_by), (long, Some(long)));
+        // IPv4 on a socket of both families.
+        let mapped = "::ffff:10.244.1.5".parse().unwrap();
+        let reply = answer(&question(asker.nonce(1), 0), UID, mapped, None).unwrap();
+        assert_eq!(asker.read(&reply).unwrap().source, SOURCE);
+    }
+
+    #[test]
     fn an_answer_is_not_answered() {
         let question = question(Asker::new().unwrap().nonce(1), 0);
-        let reply = answer(&question, UID, None).unwrap();
-        assert_eq!(answer(&reply, UID, None), None);
+        let reply = answer(&question, UID, SOURCE, None).unwrap();
+        assert_eq!(answer(&reply, UID, SOURCE, None), None);
     }
 
     #[test]
@@ -188,14 +208,14 @@ mod tests {
             changed(LEAST - 1, b'x'),
         ] {
             assert_eq!(
-                answer(&bytes, UID, None),
+                answer(&bytes, UID, SOURCE, None),
                 None,
                 "{:?}",
                 String::from_utf8_lossy(&bytes)
             );
         }
         let long = "u".repeat(LEAST);
-        assert_eq!(answer(&whole, &long, None), None, "the UID does not fit");
+        assert_eq!(answer(&whole, &long, SOURCE, None), None, "the UID does not fit");
     }
 
     #[test]
@@ -203,7 +223,7 @@ mod tests {
         let asker = Asker::new().unwrap();
         let question = question(asker.nonce(7), 0);
         assert_eq!(asker.read(&question), None, "the question itself was returned");
-        let reply = answer(&question, UID, None).unwrap();
+        let reply = answer(&question, UID, SOURCE, None).unwrap();
         for end in 0..reply.len() {
             // Filler may be missing; the words before it may not.
             if let Some(read) = asker.read(&reply[..end]) {

@@ -83,7 +83,7 @@ async fn a_flooding_source_is_named_in_answers_on_udp_and_tcp() {
     let source: IpAddr = Ipv4Addr::LOCALHOST.into();
     loop {
         let reply = ask(address, &question).await.unwrap();
-        if asker.read(&reply).unwrap().flooded_by == Some(source) {
+        if asker.read(&reply.bytes).unwrap().flooded_by == Some(source) {
             break;
         }
         assert!(Instant::now() < deadline, "the source is not named");

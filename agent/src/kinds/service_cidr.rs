@@ -3,13 +3,10 @@
 
 pub mod connections;
 pub mod expected;
-#[cfg(test)]
-mod fixture;
 pub mod kubelet;
 pub mod observe;
 mod old_addresses;
 pub mod pods_with_old_addresses;
-pub mod proxy;
 mod report;
 
 use api::node_migration::{Failure, NodeMigrationSpec};

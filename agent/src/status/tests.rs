@@ -398,7 +398,7 @@ fn an_empty_old_range_is_written_immediately() {
             devices: vec![device],
             ..Tables::default()
         };
-        Some(facts(&settings, Found::Absent, &tables))
+        Some(facts(&settings, Found::Absent, Found::Absent, &tables))
     };
     let status_of = |facts: Option<HostFacts>, old: &NodeMigrationStatus| {
         let report = Report {
@@ -524,6 +524,7 @@ fn traffic(sent: u64, lost: u64, breach: bool) -> TrafficReport {
     };
     TrafficReport {
         floods: Vec::new(),
+        masquerades: Vec::new(),
         flows: 1,
         losses_counted_since: None,
         reporting: vec!["u-a".to_owned()],

@@ -151,6 +151,7 @@ impl Hub {
             classes,
             breaches,
             floods: state.floods.iter().cloned().collect(),
+            masquerades: state.masquerades(&orders),
             at: Timestamp::now(),
         })
     }
@@ -228,6 +229,7 @@ impl Hub {
                     report.reporting,
                     report.breaches,
                     report.floods,
+                    report.masquerades,
                 )
             });
             if now != notified {

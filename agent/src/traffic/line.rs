@@ -70,6 +70,9 @@ pub struct StreamCount {
     /// Source that floods the answering pod according to its recent answers, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flooded_by: Option<IpAddr>,
+    /// Address that recent probes came from at the answering pod, if that is not the address of this pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub masqueraded_as: Option<IpAddr>,
 }
 
 /// Reads one line; `None` when the other side has closed.

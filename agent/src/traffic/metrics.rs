@@ -13,6 +13,7 @@ pub struct TrafficMetrics {
     longest_gap: GaugeVec,
     breaches: IntGauge,
     floods: IntGauge,
+    masquerades: IntGauge,
 }
 
 impl TrafficMetrics {
@@ -45,16 +46,21 @@ impl TrafficMetrics {
                 "replumb_agent_traffic_floods",
                 "Pods that receive more datagrams from one source than they answer; losses to these pods are no breach.",
             )?,
+            masquerades: IntGauge::new(
+                "replumb_agent_traffic_masquerades",
+                "Paths on which packets of the node's traffic pods arrive from another address than that of the pod.",
+            )?,
         })
     }
 
     /// The collectors to register.
-    pub fn collectors(&self) -> [Box<dyn Collector>; 4] {
+    pub fn collectors(&self) -> [Box<dyn Collector>; 5] {
         [
             Box::new(self.probes.clone()),
             Box::new(self.longest_gap.clone()),
             Box::new(self.breaches.clone()),
             Box::new(self.floods.clone()),
+            Box::new(self.masquerades.clone()),
         ]
     }
 
@@ -78,5 +84,8 @@ impl TrafficMetrics {
         self.breaches.set(i64::try_from(breaches).unwrap_or(i64::MAX));
         let floods = report.map_or(0, |report| report.floods.len());
         self.floods.set(i64::try_from(floods).unwrap_or(i64::MAX));
+        let masquerades = report.map_or(0, |report| report.masquerades.len());
+        self.masquerades
+            .set(i64::try_from(masquerades).unwrap_or(i64::MAX));
     }
 }

@@ -15,14 +15,14 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::line::{Counts, StreamCount, Task};
-use crate::echo;
 use crate::echo::message::{self, Asker};
+use crate::echo::{self, Reply};
 use crate::host::socket;
 
 /// IPv4 and UDP headers; IPv6 has 20 bytes more.
 const HEADERS: u32 = 28;
-/// How long a pod counts as flooded after its last answer that says so.
-const FLOODED: Duration = Duration::from_secs(10);
+/// How long a pod counts as flooded, or as masqueraded, after the last answer that says so.
+const RECENT: Duration = Duration::from_secs(10);
 /// A question that every DNS server answers, at least with a refusal: the name servers of the root. Header of RFC 1035
 /// §4.1.1 (recursion desired, one question) without its identifier, then the empty name, type NS, class IN.
 const QUESTION: [u8; 15] = [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1];
@@ -123,6 +123,8 @@ struct Run {
     stream: Stream,
     /// Source that floods the answering pod according to its answers, and when it last said so, in running time.
     flooded: Option<(IpAddr, Duration)>,
+    /// Address of another host that probes came from at the answering pod, and when it last said so, in running time.
+    masqueraded: Option<(IpAddr, Duration)>,
     problem: String,
     /// When the problem occurred, in running time.
     problem_at: Duration,
@@ -139,6 +141,7 @@ impl Run {
             asker,
             counted,
             flooded: None,
+            masqueraded: None,
             stream: Stream::default(),
             problem: String::new(),
             problem_at: Duration::ZERO,
@@ -183,6 +186,10 @@ impl Run {
         {
             self.problem.clear();
         }
+        let recent_of = |said: Option<(IpAddr, Duration)>| {
+            said.filter(|(_, at)| self.running.saturating_sub(*at) < RECENT)
+                .map(|(address, _)| address)
+        };
         lock(&self.counted).insert(
             self.key.clone(),
             StreamCount {
@@ -191,10 +198,8 @@ impl Run {
                 totals: self.stream.totals(),
                 recent,
                 problem: self.problem.clone(),
-                flooded_by: self
-                    .flooded
-                    .filter(|(_, at)| self.running.saturating_sub(*at) < FLOODED)
-                    .map(|(source, _)| source),
+                flooded_by: recent_of(self.flooded),
+                masqueraded_as: recent_of(self.masqueraded),
             },
         );
     }
@@ -217,6 +222,13 @@ impl Run {
             tokio::time::sleep(period).await;
             return;
         }
+        let own_address = match socket.local_addr() {
+            Ok(address) => address.ip(),
+            Err(error) => {
+                self.set_problem(error.to_string());
+                return;
+            }
+        };
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut buffer = vec![0; 65_535];
@@ -225,7 +237,7 @@ impl Run {
                 // Pending answers are read before the time advances.
                 biased;
                 received = socket.recv(&mut buffer) => match received {
-                    Ok(length) => self.received(buffer.get(..length).unwrap_or_default()),
+                    Ok(length) => self.received(buffer.get(..length).unwrap_or_default(), own_address),
                     Err(error) => self.set_problem(error.to_string()),
                 },
                 _ = ticks.tick() => {
@@ -255,7 +267,7 @@ impl Run {
         message::question(self.asker.nonce(number), size)
     }
 
-    fn received(&mut self, bytes: &[u8]) {
+    fn received(&mut self, bytes: &[u8], own_address: IpAddr) {
         let Some(answer) = self.asker.read(bytes) else {
             let start = bytes.get(..bytes.len().min(60)).unwrap_or_default();
             self.set_first_problem(format!(
@@ -276,6 +288,13 @@ impl Run {
         }
         if let Some(source) = answer.flooded_by {
             self.flooded = Some((source, self.running));
+        }
+        // A pod that reaches itself through a Service has the address of its node, whatever else is masqueraded. The kernel keeps
+        // the address that a stream of datagrams began with, whatever its rules are by now.
+        let is_itself = answer.uid == self.key.0.source;
+        let is_new_connection = self.key.1 == Protocol::Tcp;
+        if is_new_connection && answer.source != own_address.to_canonical() && !is_itself {
+            self.masqueraded = Some((answer.source, self.running));
         }
         self.stream.answer(answer.nonce.number);
     }
@@ -298,7 +317,7 @@ impl Run {
                 biased;
                 Some((number, outcome)) = outcomes.recv() => match outcome {
                     Ok(Answer::Anonymous) => self.stream.answer(number),
-                    Ok(Answer::Line(answer)) => self.received(&answer),
+                    Ok(Answer::Line(Reply { bytes, own_address })) => self.received(&bytes, own_address),
                     Err(problem) => self.set_problem(problem),
                 },
                 Some(_) = open.join_next() => {}
@@ -330,7 +349,7 @@ enum Answer {
     /// The expected answer, from any peer.
     Anonymous,
     /// A line that names the answering pod and the question.
-    Line(Vec<u8>),
+    Line(Reply),
 }
 
 async fn exchange(peer: SocketAddr, protocol: Protocol, number: u64, question: &[u8]) -> io::Result<Answer> {

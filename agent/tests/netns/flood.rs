@@ -25,7 +25,7 @@ const NAMED_WITHIN: Duration = Duration::from_secs(10);
 const ANSWERING: &str = "10.9.1.2:9812";
 
 /// The namespace of a pod, connected by a veth link and reachable by routes.
-fn attached(number: u8) -> Process {
+pub fn attached(number: u8) -> Process {
     let pod = Process::namespace();
     run(&format!(
         "ip link add pod{number} type veth peer name eth0 netns {}",
@@ -41,7 +41,7 @@ fn attached(number: u8) -> Process {
 }
 
 /// Starts the answering program in this pod at 10.9.1.2, and waits until it listens.
-async fn answers(pod: &Process) -> Process {
+pub async fn answers(pod: &Process) -> Process {
     let namespace = format!("--target={}", pod.id());
     let agent = env!("CARGO_BIN_EXE_replumb-agent");
     let echo = Process::start(&["nsenter", "--net", &namespace, agent, "echo", "--port", "9812"]);
@@ -107,7 +107,7 @@ fn pods_that_hold_all_connections_block_no_question() {
                 echo::ask(ANSWERING.parse().unwrap(), &question),
             );
             let answer = answer.await.unwrap().unwrap();
-            assert_eq!(asker.read(&answer).unwrap().nonce.number, number);
+            assert_eq!(asker.read(&answer.bytes).unwrap().nonce.number, number);
         }
     });
 }

@@ -22,6 +22,7 @@ mod host;
 mod in_place;
 mod ipv6;
 mod listeners;
+mod masquerades;
 mod path;
 mod pod_cidr;
 mod pods;

@@ -22,7 +22,7 @@ const CONFLIST: &str = r#"{"name": "k8s-pod-network", "cniVersion": "0.3.1", "pl
 /// Longer than the pause between two observations, and much shorter than the delay of a write that can wait.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
-fn settings() -> HostSettings {
+pub fn settings() -> HostSettings {
     HostSettings {
         from: "10.244.0.0/16".parse().unwrap(),
         to: "10.200.0.0/16".parse().unwrap(),
@@ -223,8 +223,8 @@ fn replacing_the_tunnel_address_deletes_no_route() {
         assert!(with.contains("10.244.2.0/26 via 10.244.2.0"), "{with}");
         let to_pod = run("ip route get 10.244.1.5");
         let kept = || run("ip -o -4 address show label lo:replumb");
-        let observer = observer(&host);
-        let report_with = async |address: Option<&str>| {
+        let mut observer = observer(&host);
+        let mut report_with = async |address: Option<&str>| {
             let end = |address: &str| ChangedTunnelAddress {
                 name: "IPv4VXLANTunnelAddr".to_owned(),
                 old: "10.244.1.0".parse().unwrap(),

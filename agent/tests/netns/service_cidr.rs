@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use agent::host::kube_proxy;
 use agent::kinds::service_cidr::expected::WatchedRecord;
 use agent::kinds::service_cidr::observe::Observer;
-use agent::kinds::service_cidr::proxy;
 use api::FailureCategory;
 use axum::http::StatusCode;
 use engine::found::Found;
@@ -36,7 +36,7 @@ COMMIT
 ";
 
 /// Input of `iptables-restore` from kube-proxy 1.36 in iptables mode.
-fn iptables(one: &str, other: &str, local: &str) -> String {
+pub fn iptables(one: &str, other: &str, local: &str) -> String {
     let pods = if one.contains(':') {
         "fd00:244::/56"
     } else {
@@ -103,7 +103,7 @@ add element {family} kube-proxy no-endpoint-services {{ {other} . sctp . 7 comme
 
 /// Runs a program with this standard input.
 #[track_caller]
-fn feed(line: &str, input: &str) {
+pub fn feed(line: &str, input: &str) {
     let words: Vec<&str> = line.split(' ').collect();
     let mut child = Command::new(words[0])
         .args(&words[1..])
@@ -122,8 +122,10 @@ fn port(address: &str, protocol: &str, port: u16) -> ServicePort {
     }
 }
 
-async fn rules() -> proxy::Rules {
-    proxy::read(Path::new("/proc"), &BTreeSet::new()).await.unwrap()
+async fn rules() -> kube_proxy::Rules {
+    kube_proxy::read(Path::new("/proc"), &BTreeSet::new())
+        .await
+        .unwrap()
 }
 
 fn words(unknown: &Found<Vec<ServicePort>>) -> Vec<String> {
@@ -136,7 +138,7 @@ fn words(unknown: &Found<Vec<ServicePort>>) -> Vec<String> {
 }
 
 /// Checks the load balancer addresses and the ranges of local pods.
-fn assert_external_and_local_traffic(rules: &proxy::Rules) {
+fn assert_external_and_local_traffic(rules: &kube_proxy::Rules) {
     let balanced = [port("10.96.0.1", "TCP", 8080), port("fd00:96::1", "TCP", 8080)];
     assert_eq!(rules.unknown(&balanced, &balanced), Found::Present(Vec::new()));
     let own = [port("10.96.0.1", "TCP", 443), port("fd00:96::1", "TCP", 443)];
@@ -158,6 +160,11 @@ fn of_backend(backend: &'static str) {
         // ipvs mode has the same chain, only in table nat.
         restore("iptables", "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n");
         assert_eq!(rules().await.mode(), Found::Absent, "no chain of iptables mode");
+        assert_eq!(
+            rules().await.local_traffic(),
+            &Found::Absent,
+            "a chain without rules"
+        );
 
         restore("iptables", &iptables("10.96.0.1", "10.96.7.7", "10.96.7.8"));
         restore("ip6tables", &iptables("fd00:96::1", "fd00:96::7", "fd00:96::8"));
@@ -298,7 +305,7 @@ fn rules_of_two_modes_and_unreadable_rules_are_malformed() {
 
         // The incomplete table of a starting kube-proxy.
         run("nft delete map ip kube-proxy no-endpoint-services");
-        let error = proxy::read(Path::new("/proc"), &BTreeSet::new())
+        let error = kube_proxy::read(Path::new("/proc"), &BTreeSet::new())
             .await
             .unwrap_err();
         assert_eq!(error.category(), FailureCategory::ProgramRefused);

@@ -132,6 +132,7 @@ impl Kind for CalicoDatastore {
             | SpecField::OnBlocked
             | SpecField::EmptyDirData
             | SpecField::Force
+            | SpecField::SourceAddressGate
             | SpecField::SoakGate => false,
         }
     }

@@ -124,6 +124,7 @@ impl Kind for FlannelToCalico {
             | SpecField::CanarySoak
             | SpecField::Interval
             | SpecField::DrainTimeout
+            | SpecField::SourceAddressGate
             | SpecField::GracePeriod
             | SpecField::OnBlocked
             | SpecField::EmptyDirData

@@ -124,6 +124,7 @@ impl Kind for PodCidr {
         match field {
             SpecField::MaxUnavailable
             | SpecField::CanarySoak
+            | SpecField::SourceAddressGate
             | SpecField::GracePeriod
             | SpecField::OnBlocked
             | SpecField::EmptyDirData

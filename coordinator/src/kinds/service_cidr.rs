@@ -173,6 +173,7 @@ impl Kind for ServiceCidr {
             | SpecField::CanaryNodes
             | SpecField::CanarySoak
             | SpecField::Interval
+            | SpecField::SourceAddressGate
             | SpecField::DrainTimeout => false,
         }
     }

@@ -36,6 +36,8 @@ pub struct RangeUse {
     pub needs: Needs,
     /// The fix; `{ranges}` is a placeholder for the needed ranges.
     pub fix: String,
+    /// Whether kube-proxy is told these ranges: its rules in the kernel have the same ones once it has restarted.
+    pub is_of_kube_proxy: bool,
 }
 
 /// A change that the user has to make in one object.
@@ -65,7 +67,7 @@ impl Change {
 
 impl RangeUse {
     /// Whether the object covers the old range and not the new one.
-    fn is_too_narrow(&self, from: &IpNet, to: &IpNet) -> bool {
+    pub(crate) fn is_too_narrow(&self, from: &IpNet, to: &IpNet) -> bool {
         let has_old_part = self.contains_part_of(from);
         // A range that contains both does not count if the object also has a part of the old range, because that may be an
         // exception: 0.0.0.0/0 except the old range means "all but pods", and includes pods of the new range.
@@ -74,7 +76,7 @@ impl RangeUse {
     }
 
     /// Whether the object contains a range within `range`.
-    fn contains_part_of(&self, range: &IpNet) -> bool {
+    pub(crate) fn contains_part_of(&self, range: &IpNet) -> bool {
         self.ranges.iter().any(|said| range.contains(said))
     }
 
@@ -210,6 +212,7 @@ mod tests {
             more: 0,
             needs,
             fix: "write {ranges}".to_owned(),
+            is_of_kube_proxy: false,
         }
     }
 

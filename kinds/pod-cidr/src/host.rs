@@ -10,6 +10,7 @@ use std::net::IpAddr;
 
 pub use conflist::{Conflist, conflist};
 use engine::kernel::{Address, Device, Listed, Route, Rule};
+use engine::local_traffic::LocalTraffic;
 use ipnet::IpNet;
 pub use kept::{AddressChange, ChangedTunnelAddress, KEPT_LABEL, LOOPBACK, LinkAddress, changes, refused};
 use schemars::JsonSchema;
@@ -43,7 +44,7 @@ pub struct HostSettings {
 
 /// `podCidr` is what the agent has found in both ranges on its host. Unset if the host cannot be read, and if `spec.podCidr` is
 /// unset.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostFacts {
     /// `conflist` is the CNI configuration that the container runtime uses for new pods.
@@ -58,6 +59,10 @@ pub struct HostFacts {
     /// `uplink` is the link of the default route of the address family of the ranges. Unset if there is no default route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<Uplink>,
+    /// `localTraffic` is how kube-proxy recognizes connections of pods, read from the rules of the first Service of each address
+    /// family. `malformed` if the rules cannot be read.
+    #[serde(default)]
+    pub local_traffic: Found<LocalTraffic>,
 }
 
 /// `SourceFacts` is what lies in the range that pods leave, and not in the range that they move to. Items that do not belong to
@@ -230,7 +235,7 @@ pub fn announced(facts: &HostFacts) -> Vec<String> {
     facts.target.announced.words("routes")
 }
 
-/// Whether the migration may wait for this change: another CNI configuration, another tunnel, or a list that becomes empty or
+/// Whether the migration may wait for this change: another CNI configuration, another tunnel, other rules of kube-proxy, or a list that becomes empty or
 /// is no longer empty. Pods that start or stop while others stay are no such change, except when only one remains: it may be
 /// the traffic pod, which stays in the source range until all other pods have moved.
 pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
@@ -250,6 +255,7 @@ pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
     };
     before.conflist != after.conflist
         || before.tunnels != after.tunnels
+        || before.local_traffic != after.local_traffic
         || emptiness(before) != emptiness(after)
         || before.source.pods.count().min(2) != after.source.pods.count().min(2)
 }

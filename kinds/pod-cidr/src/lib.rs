@@ -17,6 +17,7 @@ pub mod host;
 mod host_report;
 pub mod ipam;
 pub mod kops;
+pub mod kube_proxy_rules;
 pub mod movers;
 pub mod pools;
 pub mod settings;

@@ -320,6 +320,7 @@ impl World {
             more: 0,
             needs,
             fix: String::new(),
+            is_of_kube_proxy: false,
         };
         let tenant = || Owner::Tenant("shop".to_owned());
         let known = match (self.widened, self.source()) {

@@ -18,6 +18,7 @@ use strum::IntoStaticStr;
 use engine::drain::Pod;
 use engine::found::Found;
 use engine::kernel::{Address, Listed, Route, Rule};
+use engine::local_traffic::LocalTraffic;
 
 /// `serviceCidr` is what the agent reports in `status.serviceCidr`, for migrations of this kind. The agent changes nothing on its
 /// host.
@@ -196,28 +197,6 @@ impl ProxyMode {
     /// The mode as written in kube-proxy's configuration.
     pub fn as_str(self) -> &'static str {
         self.into()
-    }
-}
-
-/// `LocalTraffic` is how kube-proxy recognizes connections of pods (`detectLocalMode`). If both lists are empty, it does not
-/// recognize them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct LocalTraffic {
-    /// `ranges` is the list of ranges, in CIDR notation, that pods have their addresses from.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "Vec<String>")]
-    pub ranges: Vec<IpNet>,
-    /// `links` is the list of names of links of pods on the host. A `+` or `*` at the end of a name matches any text.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub links: Vec<String>,
-}
-
-impl LocalTraffic {
-    /// Whether connections of pods of these ranges are recognized.
-    pub fn recognizes_pods<'range>(&self, pods: impl IntoIterator<Item = &'range IpNet>) -> bool {
-        let is_known = |pods: &IpNet| self.ranges.iter().any(|range| range.contains(pods));
-        !self.links.is_empty() || (!self.ranges.is_empty() && pods.into_iter().all(is_known))
     }
 }
 

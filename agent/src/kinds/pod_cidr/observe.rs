@@ -1,9 +1,13 @@
 //! Observes the host: the objects in both ranges.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use api::FailureCategory;
+use engine::found::Found;
+use engine::local_traffic::LocalTraffic;
 use pod_cidr::host::{self, HostFacts, HostSettings};
 use runtime::error::chain;
 use thiserror::Error;
@@ -14,11 +18,17 @@ use crate::health::Health;
 use crate::host::cnidir;
 use crate::host::files::FileError;
 use crate::host::folders::FolderWatch;
+use crate::host::kube_proxy;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::kernel_tables;
 use crate::kinds::HostParts;
 use crate::metrics::Metrics;
 use crate::report::Report;
+
+/// Least time between two reads of kube-proxy's rules: the migration waits for a user who changes them.
+const RULES_AGE: Duration = Duration::from_secs(5);
+/// Reads of the rules take at most the share 1/SHARE of the time: a host may have many thousands.
+const SHARE: u32 = 20;
 
 /// The host could not be read.
 #[derive(Debug, Error)]
@@ -41,11 +51,21 @@ impl ObserveError {
     }
 }
 
+/// The last read of kube-proxy's rules.
+#[derive(Debug)]
+struct RulesRead {
+    at: Instant,
+    took: Duration,
+    local_traffic: Found<LocalTraffic>,
+}
+
 /// Observes the host.
 #[derive(Debug)]
 pub struct Observer {
     /// Folder of the CNI configuration, unless the settings name another one.
     cni_configuration: PathBuf,
+    proc: PathBuf,
+    rules: Option<RulesRead>,
     folders: Arc<FolderWatch>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
@@ -56,6 +76,8 @@ impl Observer {
     pub fn new(parts: &HostParts) -> Self {
         Self {
             cni_configuration: parts.paths.cni_configuration.clone(),
+            proc: parts.paths.proc.clone(),
+            rules: None,
             folders: Arc::clone(&parts.folders),
             metrics: Arc::clone(&parts.metrics),
             health: Arc::clone(&parts.health),
@@ -63,7 +85,7 @@ impl Observer {
     }
 
     /// Observes the host. The report has no phase, since the host has no goal.
-    pub async fn report(&self, settings: &HostSettings) -> Report {
+    pub async fn report(&mut self, settings: &HostSettings) -> Report {
         let timer = self.metrics.observe_duration.start_timer();
         let seen = self.keep_and_observe(settings).await;
         timer.observe_duration();
@@ -85,7 +107,7 @@ impl Observer {
     }
 
     async fn keep_and_observe(
-        &self,
+        &mut self,
         settings: &HostSettings,
     ) -> Result<(HostFacts, Vec<String>), ObserveError> {
         let refused = set_addresses(&Netlink::connect()?, &settings.tunnel_addresses).await?;
@@ -97,7 +119,7 @@ impl Observer {
     /// # Errors
     ///
     /// The CNI folder is missing, or the network cannot be read.
-    pub async fn observe(&self, settings: &HostSettings) -> Result<HostFacts, ObserveError> {
+    pub async fn observe(&mut self, settings: &HostSettings) -> Result<HostFacts, ObserveError> {
         let folder = settings
             .cni_configuration_directory
             .as_ref()
@@ -109,6 +131,35 @@ impl Observer {
         let conflist = host::conflist(&folder.to_string_lossy(), &files);
         // A new socket for each observation: a failed one does not recover.
         let tables = Netlink::connect()?.tables().await?;
-        Ok(host::facts(settings, conflist, &kernel_tables::tables(&tables)))
+        let local_traffic = self.local_traffic().await;
+        Ok(host::facts(
+            settings,
+            conflist,
+            local_traffic,
+            &kernel_tables::tables(&tables),
+        ))
+    }
+
+    /// How kube-proxy recognizes pods: the last read of its rules, or a new one.
+    async fn local_traffic(&mut self) -> Found<LocalTraffic> {
+        if let Some(read) = &self.rules
+            && read.at.elapsed() < RULES_AGE.max(read.took * SHARE)
+        {
+            return read.local_traffic.clone();
+        }
+        let began = Instant::now();
+        let local_traffic = match kube_proxy::read(&self.proc, &BTreeSet::new()).await {
+            Ok(rules) => match rules.mode() {
+                Found::Malformed(problem) => Found::Malformed(problem),
+                Found::Absent | Found::Present(_) => rules.local_traffic().clone(),
+            },
+            Err(error) => Found::Malformed(format!("rules of kube-proxy: {}", chain(&error))),
+        };
+        self.rules = Some(RulesRead {
+            at: Instant::now(),
+            took: began.elapsed(),
+            local_traffic: local_traffic.clone(),
+        });
+        local_traffic
     }
 }

@@ -8,19 +8,21 @@ use std::time::{Duration, Instant};
 
 use engine::found::Found;
 use engine::kernel::{Listed, Tables};
+use engine::local_traffic::LocalTraffic;
 use runtime::error::chain;
 use service_cidr::host::{
-    Connection, HostFacts, HostSettings, IPVS_LINK, LocalTraffic, PodsWithSourceAddresses, ProxyMode,
-    Question, ServicePort, SourceAddresses, in_target,
+    Connection, HostFacts, HostSettings, IPVS_LINK, PodsWithSourceAddresses, ProxyMode, Question,
+    ServicePort, SourceAddresses, in_target,
 };
 use tokio::sync::watch;
 
+use super::connections;
 use super::expected::WatchedRecord;
 use super::kubelet::Kubelet;
 use super::pods_with_old_addresses::ProcessReader;
 use super::report::report;
-use super::{connections, proxy};
 use crate::health::Health;
+use crate::host::kube_proxy;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::slow_read::SlowRead;
 use crate::kernel_tables::tables;
@@ -212,7 +214,7 @@ impl Observer {
         }
         self.rules = None;
         let began = Instant::now();
-        match proxy::read(&self.proc, &bound(tables)).await {
+        match kube_proxy::read(&self.proc, &bound(tables)).await {
             Ok(rules) => {
                 let unknown = asked.map_or_else(
                     || rules.unknown(&[], &[]),
@@ -266,7 +268,7 @@ mod tests {
     use service_cidr::host::ExpectedPorts;
 
     use super::*;
-    use crate::kinds::service_cidr::fixture::port;
+    use crate::host::kube_proxy::fixture::port;
 
     #[test]
     fn slow_reads_are_repeated_less_often_and_never_answer_another_question() {

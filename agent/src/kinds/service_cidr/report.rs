@@ -32,7 +32,7 @@ fn pending(is_asked: bool, unknown: &Found<Vec<ServicePort>>) -> Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::service_cidr::fixture::port;
+    use crate::host::kube_proxy::fixture::port;
 
     #[test]
     fn the_next_observation_is_soon_while_a_rule_is_missing() {

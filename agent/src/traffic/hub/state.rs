@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use api::traffic::{Breach, ClassCount};
+use api::traffic::{Breach, ClassCount, Masquerade};
 use engine::traffic::gates::exceeded_limit;
 use engine::traffic::stream::Totals;
 use engine::traffic::{Flow, PathClass, Protocol};
@@ -47,6 +47,8 @@ struct Known {
     exceeded: Option<(Instant, String)>,
     /// Source that floods the pod at the other end.
     flooded_by: Option<IpAddr>,
+    /// Address that probes came from at the other end, if that is not the pod's.
+    masqueraded_as: Option<IpAddr>,
 }
 
 impl State {
@@ -86,6 +88,7 @@ impl State {
             }
             known.last = count.totals;
             known.flooded_by = count.flooded_by;
+            known.masqueraded_as = count.masqueraded_as;
             let since = known
                 .exceeded
                 .take()
@@ -194,6 +197,22 @@ impl State {
             }
         }
         flooded
+    }
+
+    /// Flows of reporting pods whose packets arrive from another address, each with that address.
+    pub(super) fn masquerades(&self, orders: &Orders) -> Vec<Masquerade> {
+        let reporting = orders.flows.iter().filter(|flow| !self.is_silent(&flow.source));
+        let masquerade = |flow: &Flow| {
+            let source_seen = flow.class.protocols().iter().find_map(|protocol| {
+                let known = self.streams.get(&(flow.clone(), *protocol))?;
+                known.masqueraded_as
+            })?;
+            Some(Masquerade {
+                flow: flow.clone(),
+                source_seen,
+            })
+        };
+        reporting.filter_map(masquerade).collect()
     }
 
     pub(super) fn sums(&self) -> Vec<ClassCount> {

@@ -297,6 +297,7 @@ fn counts_of_a_restarted_process_are_added() {
             recent: Recent::default(),
             problem: String::new(),
             flooded_by: None,
+            masqueraded_as: None,
         };
         let counts = Counts {
             judged_since: None,
@@ -344,6 +345,7 @@ async fn a_flood_from_one_source_is_reported_and_not_a_breach() {
             },
             problem: String::new(),
             flooded_by,
+            masqueraded_as: None,
         };
         Counts {
             judged_since: None,
@@ -385,4 +387,40 @@ async fn an_invalid_line_ends_only_its_own_connection() {
     // The next agent listens on the same path.
     let _next = Hub::listen("a", folder.path()).unwrap();
     UnixStream::connect(folder.path().join(SOCKET)).await.unwrap();
+}
+
+/// Only what a reporting pod saw in its last answers counts.
+#[tokio::test]
+async fn a_masqueraded_flow_is_reported_while_its_pod_reports() {
+    let to_service = flow(PathClass::PodToService, "u-a", 1, None);
+    let to_pod = flow(PathClass::OldToNew, "u-a", 2, Some("u-b"));
+    let orders = Orders {
+        flows: vec![to_pod.clone(), to_service.clone()],
+        ..Orders::default()
+    };
+    let seen: std::net::IpAddr = "192.0.2.7".parse().unwrap();
+    let counts = |masqueraded_as| Counts {
+        judged_since: None,
+        streams: [(&to_service, masqueraded_as), (&to_pod, None)]
+            .map(|(flow, masqueraded_as)| StreamCount {
+                flow: flow.clone(),
+                protocol: Protocol::Tcp,
+                totals: Totals::default(),
+                recent: Recent::default(),
+                problem: String::new(),
+                flooded_by: None,
+                masqueraded_as,
+            })
+            .to_vec(),
+    };
+    let mut state = State::default();
+    assert_eq!(state.masquerades(&orders), []);
+    state.add_counts("u-a", counts(Some(seen)), &orders);
+    let expected = api::traffic::Masquerade {
+        flow: to_service.clone(),
+        source_seen: seen,
+    };
+    assert_eq!(state.masquerades(&orders), [expected]);
+    state.add_counts("u-a", counts(None), &orders);
+    assert_eq!(state.masquerades(&orders), []);
 }

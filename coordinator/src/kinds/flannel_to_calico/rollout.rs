@@ -94,7 +94,14 @@ pub(super) async fn advance(
     unprepared.extend(blocked);
     waits.extend(rollback::fallen(&snapshot, &nodes).map(|(node, held)| (node.to_owned(), held)));
     let stop = stop::stop(drift_stop(migration, status), status, lossy);
-    let rules = stop::held(rules(migration), status, &nodes, &watched, stop.as_ref());
+    let rules = stop::held(
+        rules(migration),
+        migration,
+        status,
+        &nodes,
+        &watched,
+        stop.as_ref(),
+    );
     let admission = rollout::admit(&nodes, &rules, now);
     // Nodes that lost their record halfway are in progress already: no rule delays them.
     let without_record = nodes.iter().filter(|node| has_lost_record(node, &snapshot));

@@ -26,8 +26,8 @@ const LEAST_SOAK: SignedDuration = SignedDuration::from_secs(10);
 pub(super) struct Watched {
     /// Why no step may run now.
     pub(super) gate: Gate,
-    /// The first path without a known answer; empty when every path answers.
-    pub(super) unwatched: String,
+    /// Why not every path between both ranges counts as proved; `None` when every path answers with the address of the pod.
+    pub(super) unproved: Option<Wait>,
 }
 
 impl Pass<'_> {
@@ -63,19 +63,24 @@ impl Pass<'_> {
         .await?;
         asks.write(self.context).await?;
         let is_open = of(PoolRole::New) >= Openness::OptIn;
-        let is_watched = watched.wait.is_none() && watched.breaches.is_empty();
+        let breach = watched.breaches.first().map(|message| Wait {
+            reason: WaitReason::TrafficUnwatched,
+            message: message.clone(),
+            until: None,
+        });
+        let unproved = watched
+            .wait
+            .clone()
+            .or(breach)
+            .or_else(|| watched.masqueraded.clone());
         if !is_open && self.direction == Direction::Forward {
             // The proof starts again: the closed pool may have changed in other ways, too.
             known.proved_at = None;
-        } else if is_open && is_watched {
+        } else if is_open && unproved.is_none() {
             known.proved_at = known.proved_at.or(Some(self.now));
         }
-        let unwatched = watched
-            .wait
-            .as_ref()
-            .map(|wait| wait.message.clone())
-            .or(watched.breaches.first().cloned())
-            .unwrap_or_default();
+        // Before, the canary waits, and says for what.
+        let is_proved = known.proved_at.is_some();
         let gate = Gate::of(
             self.context,
             self.migration,
@@ -88,10 +93,11 @@ impl Pass<'_> {
                 watched
                     .hold(self.migration)
                     .filter(|_| stop::is_to_be_proved(status))
+                    .or_else(|| watched.masquerade(self.migration).filter(|_| is_proved))
             },
         )
         .await;
-        Ok(Watched { gate, unwatched })
+        Ok(Watched { gate, unproved })
     }
 
     /// The Nodes that stay cordoned by this migration meanwhile, as the end of a sentence.
@@ -104,16 +110,17 @@ impl Pass<'_> {
     }
 
     /// The wait until every path between both ranges has answered for long enough.
-    pub(super) fn canary(&self, known: &PodCidrStatus, unwatched: &str) -> Option<Wait> {
+    pub(super) fn canary(&self, known: &PodCidrStatus, unproved: Option<&Wait>) -> Option<Wait> {
         let settings = &known.settings;
         let rules = limits::rules(self.migration);
         let Some(proved_at) = known.proved_at else {
             return Some(Wait {
-                reason: WaitReason::TrafficUnwatched,
+                reason: unproved.map_or(WaitReason::TrafficUnwatched, |wait| wait.reason),
                 message: format!(
-                    "pods that name IPPool {} must be reachable from every reporting node before other pods get its addresses: \
-                     {}",
-                    settings.new_pool.value, unwatched
+                    "pods that name IPPool {} must be reachable from every reporting node, with their own addresses, before other \
+                     pods get its addresses: {}",
+                    settings.new_pool.value,
+                    unproved.map_or("", |wait| wait.message.as_str())
                 ),
                 until: None,
             });

@@ -140,6 +140,7 @@ fn of_configuration(object: &str, ranges: Vec<IpNet>) -> RangeUse {
         ranges,
         more: 0,
         needs: Needs::BothThenNew,
+        is_of_kube_proxy: true,
     }
 }
 
@@ -156,6 +157,7 @@ fn of_flags(objects: &[String], ranges: Vec<IpNet>) -> RangeUse {
         ranges,
         more: 0,
         needs: Needs::BothThenNew,
+        is_of_kube_proxy: true,
     }
 }
 

@@ -31,6 +31,7 @@ pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps, system: &[&str]) -> Vec
                 ranges: ranges_in(value),
                 more: 0,
                 needs: Needs::New,
+                is_of_kube_proxy: false,
                 fix: format!(
                     // Without the container's name the command would set the variable in the init containers, too.
                     "change it in the source of the installation (manifest, chart, kops, kubespray) and in the cluster: `kubectl \
@@ -58,6 +59,7 @@ pub fn kubeadm(map: &ConfigMap) -> Option<RangeUse> {
         ranges,
         more: 0,
         needs: Needs::New,
+        is_of_kube_proxy: false,
         fix: "run `kubectl edit configmap kubeadm-config -n kube-system`: set podSubnet to {ranges}, and in \
               controllerManager.extraArgs first allocate-node-cidrs to \"false\", then cluster-cidr"
             .to_owned(),
@@ -110,6 +112,7 @@ fn policy_of(
         ranges,
         more,
         needs: Needs::Both,
+        is_of_kube_proxy: false,
         fix: "add the missing range (needed: {ranges}); remove the source range after the migration"
             .to_owned(),
     })
@@ -124,6 +127,7 @@ pub fn controller_manager(manager: &ControllerManager) -> Option<RangeUse> {
         ranges,
         more: 0,
         needs: Needs::New,
+        is_of_kube_proxy: false,
         fix: "in its manifest, set --allocate-node-cidrs=false first, and --cluster-cidr={ranges} with it or after it, one \
               control plane node at a time. In the other order it exits at each start, because every Node keeps its podCIDR"
             .to_owned(),

@@ -6,6 +6,7 @@ mod by_node;
 mod etcd;
 mod fixture;
 mod foreign_object;
+mod masquerading;
 mod switch;
 
 use api::names;

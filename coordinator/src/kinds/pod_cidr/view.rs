@@ -18,6 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use pod_cidr::decide::{Next, Policy, PoolRole, PoolView, View, decide};
 use pod_cidr::hardcoded_range::{self, RangeUse};
+use pod_cidr::kube_proxy_rules;
 use pod_cidr::movers;
 use pod_cidr::pools::{self, Openness};
 use pod_cidr::settings::Mode;
@@ -82,9 +83,10 @@ impl Pass<'_> {
         let mentions = self
             .mentions(memory, known, (&left_range, &target), once_moved)
             .await?;
+        let mentions = kube_proxy_rules::with_rules(&mentions, self.hosts(), &left_range, &target);
         let switch = self.switch(memory, &left_range, &target, known);
         let redundancy = self.redundancy(&residents, self.workloads, known, &mut memory.restores);
-        let Watched { gate, unwatched } = held;
+        let Watched { gate, unproved } = held;
         let order = node_order(self.snapshot, &self.context.node_name);
         let by_node = match self.kind.mode {
             Mode::ByWorkload => None,
@@ -104,7 +106,7 @@ impl Pass<'_> {
             unknown_former_addresses: self.free_addresses_unknown(&target),
             unclear_pool: strange_pool,
             switched: switch.switched,
-            canary: self.canary(known, &unwatched),
+            canary: self.canary(known, unproved.as_ref()),
             redundancy,
             follow_up: &hardcoded_range::follow_up(&mentions, &from, &to),
             rolling: self.daemon_set_rollout(known),

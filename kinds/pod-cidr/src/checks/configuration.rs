@@ -6,9 +6,11 @@ use ipnet::IpNet;
 use super::{CheckName, CheckPolicy};
 use crate::facts::{ClusterFacts, ControllerManager};
 use crate::hardcoded_range::{self, Change};
+use crate::kube_proxy_rules;
 use crate::settings::Settings;
 use engine::check::{Check, Finding, Report, names};
 use engine::ranges::overlap;
+use engine::words::number;
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
     [
@@ -22,14 +24,26 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPoli
 /// that no tenant can prevent the start of a migration.
 fn mentioned(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::Configuration);
-    if !facts.kube_proxy_is_known && !policy.local_ranges_checked {
+    let hosts = || facts.hosts.iter().map(|(node, host)| (node.as_str(), host));
+    let linux_nodes = facts.linux_nodes().map(|node| node.name.as_str());
+    let unknown = kube_proxy_rules::unknown(linux_nodes.map(|node| (node, facts.hosts.get(node))));
+    if let Some((node, found)) = unknown.first()
+        && !facts.kube_proxy_is_known
+        && !policy.local_ranges_checked
+    {
+        let others = match unknown.len() - 1 {
+            0 => String::new(),
+            others => format!(", and {} like it", number(others, "other node", "other nodes")),
+        };
         report.unknown(
             "",
             "kube-proxy",
             Finding::new(
                 "",
-                "no pod or DaemonSet of kube-system runs it with flags or with a ConfigMap, so the ranges that it takes for pods are \
-                 unknown",
+                format!(
+                    "no pod or DaemonSet of kube-system runs it with flags or with a ConfigMap, and its rules do not show the ranges \
+                     that it takes for pods: node {node}: {found}{others}"
+                ),
                 "both ranges, or another way to recognize pods, while pods of both ranges exist",
                 "look at the program that routes Services on a node (kube-proxy on the host, k3s, eBPF): if it has \
                  --cluster-cidr or clusterCIDR, set one range around both; then confirm by spec.podCidr.localRangesChecked \
@@ -38,10 +52,11 @@ fn mentioned(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
         );
     }
     let (from, to) = (settings.from.value, settings.to.value);
-    let before = hardcoded_range::before(&facts.mentions, &from, &to).into_iter();
+    let mentions = kube_proxy_rules::with_rules(&facts.mentions, hosts(), &from, &to);
+    let before = hardcoded_range::before(&mentions, &from, &to).into_iter();
     let (of_tenants, of_the_cluster): (Vec<Change>, Vec<Change>) =
         before.partition(|change| change.owner.tenant().is_some());
-    let mut after = hardcoded_range::after(&facts.mentions, &from, &to);
+    let mut after = hardcoded_range::after(&mentions, &from, &to);
     after.retain(|change| change.owner.tenant().is_none());
     for (changes, when) in [
         (

@@ -204,6 +204,7 @@ fn host(index: u8) -> HostFacts {
             addresses: vec![format!("10.244.{index}.1/32").parse().unwrap()],
         }],
         uplink: None,
+        local_traffic: Found::Absent,
     }
 }
 
@@ -309,6 +310,7 @@ fn mention(object: &str, owner: Owner, said: &[&str], needs: Needs, fix: &str) -
         more: 0,
         needs,
         fix: fix.to_owned(),
+        is_of_kube_proxy: false,
     }
 }
 

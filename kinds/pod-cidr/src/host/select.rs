@@ -8,11 +8,17 @@ use calico::kernel::{
 };
 use engine::found::Found;
 use engine::kernel::{BIRD, Device, MAIN_TABLE, Route, RouteKind, Tables};
+use engine::local_traffic::LocalTraffic;
 
 use super::{Conflist, HostFacts, HostSettings, SourceFacts, TargetFacts, Uplink};
 
 /// Selects the entries that are relevant for the change from one range to the other.
-pub fn facts(settings: &HostSettings, conflist: Found<Conflist>, tables: &Tables) -> HostFacts {
+pub fn facts(
+    settings: &HostSettings,
+    conflist: Found<Conflist>,
+    local_traffic: Found<LocalTraffic>,
+    tables: &Tables,
+) -> HostFacts {
     let mut tunnels: Vec<Device> = tables
         .devices
         .iter()
@@ -26,6 +32,7 @@ pub fn facts(settings: &HostSettings, conflist: Found<Conflist>, tables: &Tables
         target: in_new(&settings.to, tables),
         tunnels,
         uplink: uplink(&settings.to, tables),
+        local_traffic,
     }
 }
 

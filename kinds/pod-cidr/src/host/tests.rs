@@ -87,7 +87,8 @@ fn host() -> Tables {
 }
 
 fn observe(tables: &Tables) -> HostFacts {
-    facts(&settings("10.244.0.0/16", "10.200.0.0/16"), Found::Absent, tables)
+    let settings = settings("10.244.0.0/16", "10.200.0.0/16");
+    facts(&settings, Found::Absent, Found::Absent, tables)
 }
 
 fn words<T: ToString>(listed: &Listed<T>) -> Vec<String> {
@@ -311,6 +312,7 @@ fn entries_of_a_new_range_within_the_old_one_do_not_remain() {
     let nested = facts(
         &settings("10.244.0.0/16", "10.244.128.0/17"),
         Found::Absent,
+        Found::Absent,
         &host,
     );
     assert_eq!(remaining(&nested), remaining(&observe(&self::host())));
@@ -330,6 +332,7 @@ fn ipv6_ranges_are_supported() {
     ]);
     let facts = facts(
         &settings("fd00:10:244::/48", "fd00:10:200::/48"),
+        Found::Absent,
         Found::Absent,
         &host,
     );
@@ -444,6 +447,7 @@ fn with(conflist: Found<Conflist>) -> HostFacts {
     facts(
         &settings("10.244.0.0/16", "10.200.0.0/16"),
         conflist,
+        Found::Absent,
         &Tables::default(),
     )
 }

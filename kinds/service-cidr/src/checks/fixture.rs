@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use super::{CheckName, CheckPolicy, PERMISSIONS, check};
 use crate::detect::detect;
 use crate::facts::{ApiServer, ClusterFacts};
-use crate::host::{HostFacts, LocalTraffic, ProxyMode};
+use crate::host::{HostFacts, ProxyMode};
 use crate::ranges::{DEFAULT, ServiceCidr};
 use crate::settings::Settings;
 use engine::check::{Check, Verdict};
 use engine::cluster::Node;
 use engine::drain::Pod;
 use engine::found::Found;
+use engine::local_traffic::LocalTraffic;
 
 /// The old range.
 pub(crate) const FROM: &str = "10.96.0.0/16";

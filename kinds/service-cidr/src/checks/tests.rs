@@ -6,13 +6,14 @@ use serde_json::json;
 use super::fixture::{self, cluster, host_mut, judge, judge_with, only, pod, policy, service, settings_to};
 use super::*;
 use crate::facts::{Mention, Quota, Room};
-use crate::host::{LocalTraffic, ProxyMode};
+use crate::host::ProxyMode;
 use crate::ranges::ServiceCidr;
 use engine::check::worst;
 use engine::cluster::{Malformed, Needed, NotUnderstood};
 use engine::drain::{Budget, Pod, Selector};
 use engine::found::Found;
 use engine::kernel::{Address, Listed};
+use engine::local_traffic::LocalTraffic;
 use engine::owner::Owner;
 
 #[test]

@@ -1,9 +1,10 @@
 use rstest::rstest;
 
 use super::*;
-use crate::host::{HostFacts, LocalTraffic, TargetFacts};
+use crate::host::{HostFacts, TargetFacts};
 use engine::check::worst;
 use engine::found::Found;
+use engine::local_traffic::LocalTraffic;
 
 fn ranges(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()

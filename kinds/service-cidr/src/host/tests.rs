@@ -34,21 +34,6 @@ fn addresses_of_load_balancers_are_not_left() {
     }
 }
 
-#[test]
-fn pods_are_recognized_by_all_their_ranges_or_by_links() {
-    let nets = |texts: &[&str]| -> Vec<IpNet> { texts.iter().map(|text| text.parse().unwrap()).collect() };
-    let by = |ranges: &[&str], links: &[&str]| LocalTraffic {
-        ranges: nets(ranges),
-        links: links.iter().map(|link| (*link).to_owned()).collect(),
-    };
-    let pods = nets(&["10.244.1.0/24", "10.244.2.0/24"]);
-    assert!(by(&["10.244.0.0/16"], &[]).recognizes_pods(&pods));
-    assert!(!by(&["10.244.1.0/24"], &[]).recognizes_pods(&pods));
-    assert!(by(&[], &["cali+"]).recognizes_pods(&pods));
-    assert!(!by(&[], &[]).recognizes_pods(&pods));
-    assert!(!by(&[], &[]).recognizes_pods(&[]), "no ranges and no links");
-}
-
 fn connections(sources: &[&str]) -> Found<Listed<Connection>> {
     let connection = |source: &&str| Connection {
         source: source.parse().unwrap(),

@@ -190,6 +190,7 @@ fn traffic(spec: &NodeMigrationSpec) -> Option<TrafficReport> {
             .collect(),
         breaches: Vec::new(),
         floods: Vec::new(),
+        masquerades: Vec::new(),
         at: Timestamp::now(),
     })
 }

@@ -81,6 +81,8 @@ impl CalicoHost {
         facts(
             settings,
             conflist(CNI_FOLDER, &files),
+            // A hollow node has no kube-proxy: its configuration in the API counts.
+            engine::found::Found::Absent,
             &self.tables(node, known, pods),
         )
     }

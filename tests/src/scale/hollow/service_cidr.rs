@@ -7,13 +7,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use anyhow::{Context, Result};
 use api::MigrationRecord;
 use engine::found::Found;
+use engine::local_traffic::LocalTraffic;
 use ipnet::{IpNet, Ipv4Net};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use service_cidr::host::{
-    AddressOrigin, HostFacts, HostSettings, LocalTraffic, MOST_CARRIERS, PodWithSourceAddress,
-    PodsWithSourceAddresses, ProxyMode, Question, ServicePort, SourceAddresses, TargetFacts,
+    AddressOrigin, HostFacts, HostSettings, MOST_CARRIERS, PodWithSourceAddress, PodsWithSourceAddresses,
+    ProxyMode, Question, ServicePort, SourceAddresses, TargetFacts,
 };
 
 use super::pods::{PodOnHost, Pods};

@@ -398,11 +398,14 @@ fn agent_reports(api: &FakeApi, node: &str, number: usize) {
         .map(|end| json!({ "address": format!("{}/32", end["old"].as_str().unwrap()), "link": "lo" }))
         .collect();
     let addresses = json!({ "items": addresses, "remaining": 0 });
+    // A pod reports once it has sent on its flows.
+    let flows = object["spec"]["flows"].as_array().cloned().unwrap_or_default();
     let reporting: Vec<Value> = api
         .below("/api/v1/namespaces/replumb-system/pods")
         .iter()
         .filter(|pod| pod["spec"]["nodeName"] == node && !pod["status"]["podIP"].is_null())
         .map(|pod| pod["metadata"]["uid"].clone())
+        .filter(|uid| flows.iter().any(|flow| flow["source"] == *uid))
         .collect();
     let pods: Vec<Value> = [PODS, "/api/v1/namespaces/replumb-system/pods"]
         .iter()

@@ -200,6 +200,14 @@ impl Pass<'_> {
         self.last_facts_of(node).filter(|_| is_current)
     }
 
+    /// The last reports of the agents of Ready nodes, by node.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = (&str, &HostFacts)> {
+        let nodes = self.snapshot.nodes.iter();
+        let ready =
+            nodes.filter(|(name, node)| facts::nodes::is_ready(node) && self.snapshot.agent_ready(name));
+        ready.filter_map(|(name, _)| Some((name.as_str(), self.last_facts_of(name)?)))
+    }
+
     /// The last report of a node's agent, on any settings.
     fn last_facts_of(&self, node: &str) -> Option<&HostFacts> {
         let object = self.snapshot.node_migrations.get(node)?;

@@ -1,5 +1,7 @@
 //! Reads kube-proxy's rules from the kernel: its mode, and the Service ports that have a rule.
 
+#[cfg(test)]
+pub(crate) mod fixture;
 mod iptables;
 mod nftables;
 mod virtual_servers;
@@ -9,8 +11,9 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use engine::found::Found;
+use engine::local_traffic::LocalTraffic;
 use flannel_to_calico::facts::FirewallBackend;
-use service_cidr::host::{LocalTraffic, ProxyMode, ServicePort};
+use service_cidr::host::{ProxyMode, ServicePort};
 
 use crate::host::files;
 use crate::host::firewall::{FirewallError, Nftables, chain, legacy_tables, save};
@@ -166,6 +169,31 @@ impl Rules {
 pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, FirewallError> {
     let mut rules = Rules::default();
     let nft = Nftables::read(|chain| (chain == CHAIN).then_some(CHAIN)).await?;
+    read_nftables(&nft, &mut rules).await?;
+    let mut of_ipvs = read_iptables_nft(&nft, &mut rules).await?;
+    of_ipvs.extend(read_iptables_legacy(proc, &mut rules).await?);
+    // Beside rules of another mode these are remains.
+    if rules.places.is_empty() {
+        for local_traffic in of_ipvs {
+            rules.add_local_traffic(local_traffic);
+        }
+    }
+    if let Some(bytes) = files::read_if_exists(&proc.join(VIRTUAL_SERVERS))? {
+        let mut servers = virtual_servers::ports(&String::from_utf8_lossy(&bytes));
+        servers.retain(|server| bound.contains(&server.address));
+        if !servers.is_empty() {
+            let servers = servers.into_iter();
+            rules.add(
+                Place::Ipvs,
+                servers.map(|server| (server, RuleTarget::NoEndpoints)),
+            );
+        }
+    }
+    Ok(rules)
+}
+
+/// Adds the rules of kube-proxy's own nftables tables.
+async fn read_nftables(nft: &Nftables, rules: &mut Rules) -> Result<(), FirewallError> {
     for family in FAMILIES {
         if nft.has_table(family, TABLE) {
             let mut first = None;
@@ -183,11 +211,21 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
             }
         }
     }
+    Ok(())
+}
+
+/// Adds the rules of iptables with the backend `nf_tables`. Returns how ipvs mode recognizes local pods: there table nat alone has
+/// kube-proxy's chain, with one rule for all Services.
+async fn read_iptables_nft(nft: &Nftables, rules: &mut Rules) -> Result<Vec<LocalTraffic>, FirewallError> {
+    let mut of_ipvs = Vec::new();
     for (backend, family) in [
         (FirewallBackend::IptablesNft, "ip"),
         (FirewallBackend::Ip6tablesNft, "ip6"),
     ] {
         if !nft.has_chain(family, "filter", CHAIN) {
+            if nft.has_chain(family, "nat", CHAIN) {
+                of_ipvs.extend(iptables::sources_of_sets(&chain(backend, "nat", CHAIN).await?));
+            }
             continue;
         }
         for table in TABLES {
@@ -200,36 +238,32 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
             }
         }
     }
+    Ok(of_ipvs)
+}
+
+/// The same of iptables with the legacy backend.
+async fn read_iptables_legacy(proc: &Path, rules: &mut Rules) -> Result<Vec<LocalTraffic>, FirewallError> {
+    let mut of_ipvs = Vec::new();
     for backend in [FirewallBackend::IptablesLegacy, FirewallBackend::Ip6tablesLegacy] {
         let tables = legacy_tables(proc, backend)?;
-        if !tables.contains("filter") {
-            continue;
-        }
-        let filter = save(backend, "filter", iptables::is_needed).await?;
+        let lines = async |table: &str| {
+            if tables.contains(table) {
+                save(backend, table, iptables::is_needed).await
+            } else {
+                Ok(Vec::new())
+            }
+        };
+        let (filter, nat) = (lines("filter").await?, lines("nat").await?);
         if !iptables::has_chain(&filter) {
+            of_ipvs.extend(iptables::sources_of_sets(&nat));
             continue;
         }
         rules.add(Place::IptablesLegacy, iptables::rules(&filter));
-        if tables.contains("nat") {
-            let nat = save(backend, "nat", iptables::is_needed).await?;
-            if let Some(first) = rules.add(Place::IptablesLegacy, iptables::rules(&nat)) {
-                rules.add_local_traffic(iptables::sources(&nat, &first));
-            }
+        if let Some(first) = rules.add(Place::IptablesLegacy, iptables::rules(&nat)) {
+            rules.add_local_traffic(iptables::sources(&nat, &first));
         }
     }
-    if let Some(bytes) = files::read_if_exists(&proc.join(VIRTUAL_SERVERS))? {
-        let mut servers = virtual_servers::ports(&String::from_utf8_lossy(&bytes));
-        servers.retain(|server| bound.contains(&server.address));
-        if !servers.is_empty() {
-            rules.add(
-                Place::Ipvs,
-                servers
-                    .into_iter()
-                    .map(|server| (server, RuleTarget::NoEndpoints)),
-            );
-        }
-    }
-    Ok(rules)
+    Ok(of_ipvs)
 }
 
 async fn read_map(family: &str, map: &str) -> Result<Vec<Rule>, ProgramError> {
@@ -254,7 +288,7 @@ async fn ask_nft<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::service_cidr::fixture::port;
+    use crate::host::kube_proxy::fixture::port;
 
     fn to_endpoints(address: &str) -> Rule {
         (port(address), RuleTarget::Endpoints("KUBE-SVC-A".to_owned()))

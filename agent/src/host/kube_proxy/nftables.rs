@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use engine::local_traffic::LocalTraffic;
 use ipnet::IpNet;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::Value;
-use service_cidr::host::{LocalTraffic, ServicePort};
+use service_cidr::host::ServicePort;
 
 use super::{Rule, RuleTarget};
 use crate::host::nft::each_object;

@@ -1,4 +1,4 @@
-//! Values that several tests of this kind share.
+//! Values that tests share.
 
 use service_cidr::host::ServicePort;
 

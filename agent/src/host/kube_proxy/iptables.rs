@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
+use engine::local_traffic::LocalTraffic;
 use ipnet::IpNet;
-use service_cidr::host::{LocalTraffic, ServicePort};
+use service_cidr::host::ServicePort;
 
 use super::{CHAIN, Rule, RuleTarget};
 
@@ -13,6 +14,8 @@ const CHAINS: [&str; 2] = ["KUBE-SVC-", "KUBE-SVL-"];
 const EXTERNAL: [&str; 2] = ["KUBE-EXT-", "KUBE-FW-"];
 /// Chain that marks packets for masquerading.
 const MARK: &str = "KUBE-MARK-MASQ";
+/// The set of all addresses of Services, in ipvs mode.
+const SET: [&str; 2] = ["--match-set", "KUBE-CLUSTER-IP"];
 /// Targets of rules without endpoints, or without endpoints on this node.
 const ENDS: [&str; 2] = ["REJECT", "DROP"];
 
@@ -37,6 +40,14 @@ pub(super) fn is_needed(line: &str) -> bool {
 /// All rules of the chain for ports of Services.
 pub(super) fn rules(lines: &[String]) -> impl Iterator<Item = Rule> {
     lines.iter().filter_map(|line| rule(line))
+}
+
+/// How the one rule for all Services in ipvs mode recognizes local pods; `None` without such a rule.
+pub(super) fn sources_of_sets(lines: &[String]) -> Option<LocalTraffic> {
+    let rule = format!("-A {CHAIN} ");
+    let mut of_services = lines.iter().filter(|line| line.starts_with(&rule));
+    let has_set = |line: &String| words(line).collect::<Vec<_>>().windows(2).any(|pair| pair == SET);
+    of_services.any(has_set).then(|| sources(lines, CHAIN))
 }
 
 /// How the chain of a Service recognizes local pods: all other traffic is marked for masquerading.
@@ -198,6 +209,38 @@ mod tests {
         assert_eq!(sources(&lines[3..5], "KUBE-SVC-A"), LocalTraffic::default());
         let asked: Vec<String> = lines.iter().filter(|line| is_needed(line)).cloned().collect();
         assert_eq!(sources(&asked, "KUBE-SVC-A"), found);
+    }
+
+    #[rstest]
+    #[case::by_a_range(
+        r#"-A KUBE-SERVICES ! -s 10.244.0.0/16 -m comment --comment "Kubernetes service cluster ip + port for masquerade purpose" -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ"#,
+        Some(vec!["10.244.0.0/16"])
+    )]
+    #[case::not_at_all(
+        r#"-A KUBE-SERVICES -m comment --comment "x" -m set --match-set KUBE-CLUSTER-IP src,dst -j KUBE-MARK-MASQ"#,
+        Some(Vec::new())
+    )]
+    #[case::another_mode(
+        "-A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m udp --dport 53 -j KUBE-SVC-TCOU7JCQXEZGVUNU",
+        None
+    )]
+    #[case::remains("-N KUBE-SERVICES", None)]
+    #[case::another_chain(
+        "-A KUBE-LOAD-BALANCER ! -s 10.244.0.0/16 -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ",
+        None
+    )]
+    fn in_ipvs_mode_one_rule_excepts_local_pods(#[case] line: &str, #[case] expected: Option<Vec<&str>>) {
+        let lines = [line.to_owned(), "-A KUBE-SERVICES -j ACCEPT".to_owned()];
+        let found = sources_of_sets(&lines);
+        let ranges =
+            |texts: Vec<&str>| -> Vec<IpNet> { texts.iter().map(|text| text.parse().unwrap()).collect() };
+        assert_eq!(found.map(|found| found.ranges), expected.map(ranges));
+        let asked: Vec<String> = lines.iter().filter(|line| is_needed(line)).cloned().collect();
+        assert_eq!(
+            sources_of_sets(&asked),
+            sources_of_sets(&lines),
+            "by iptables-save"
+        );
     }
 
     #[test]

@@ -1,0 +1,94 @@
+//! The ranges that kube-proxy takes for those of pods, by its rules in the kernel of every node: these count, wherever kube-proxy
+//! runs, whatever it is told, and whether it was restarted since. Pure.
+
+use std::collections::BTreeMap;
+
+use engine::found::Found;
+use engine::owner::Owner;
+use engine::words::names;
+use ipnet::IpNet;
+
+use crate::hardcoded_range::{Needs, RangeUse};
+use crate::host::HostFacts;
+use crate::settings::Family;
+
+/// The configuration of kube-proxy as found, and what the rules on nodes add to it: one entry for nodes with the same answer to
+/// every question about both ranges. Rules with the ranges of a known configuration add nothing.
+pub fn with_rules<'facts>(
+    mentions: &[RangeUse],
+    hosts: impl IntoIterator<Item = (&'facts str, &'facts HostFacts)>,
+    from: &IpNet,
+    to: &IpNet,
+) -> Vec<RangeUse> {
+    let configured: Vec<&RangeUse> = mentions
+        .iter()
+        .filter(|mention| mention.is_of_kube_proxy)
+        .collect();
+    let follows = |ranges: &[IpNet]| {
+        let has_all = |mention: &&RangeUse| ranges.iter().all(|range| mention.ranges.contains(range));
+        configured.iter().any(has_all)
+    };
+    let mut groups: BTreeMap<[bool; 4], (Vec<IpNet>, Vec<String>)> = BTreeMap::new();
+    for (node, host) in hosts {
+        let Found::Present(found) = &host.local_traffic else {
+            continue;
+        };
+        let of_family = found
+            .ranges
+            .iter()
+            .filter(|range| Family::of(range) == Family::of(from));
+        let ranges: Vec<IpNet> = of_family.copied().collect();
+        // Without a range the rules recognize pods by links, or masquerade none.
+        if ranges.is_empty() || follows(&ranges) {
+            continue;
+        }
+        let one = of_rules(ranges.clone(), &[]);
+        let answers = [
+            one.is_too_narrow(from, to),
+            one.is_too_narrow(to, from),
+            one.contains_part_of(from),
+            one.contains_part_of(to),
+        ];
+        let (_, nodes) = groups.entry(answers).or_insert_with(|| (ranges, Vec::new()));
+        nodes.push(node.to_owned());
+    }
+    let of_nodes = groups
+        .into_values()
+        .map(|(ranges, nodes)| of_rules(ranges, &nodes));
+    mentions.iter().cloned().chain(of_nodes).collect()
+}
+
+/// Nodes whose rules do not show how kube-proxy recognizes pods, each with what was found instead.
+pub fn unknown<'facts>(
+    hosts: impl IntoIterator<Item = (&'facts str, Option<&'facts HostFacts>)>,
+) -> Vec<(String, String)> {
+    let unknown = |(node, host): (&str, Option<&HostFacts>)| {
+        let found = match host.map(|host| &host.local_traffic) {
+            Some(Found::Present(_)) => return None,
+            Some(Found::Absent) => "no rules of kube-proxy".to_owned(),
+            Some(Found::Malformed(problem)) => problem.clone(),
+            None => "no report of its agent".to_owned(),
+        };
+        Some((node.to_owned(), found))
+    };
+    hosts.into_iter().filter_map(unknown).collect()
+}
+
+fn of_rules(ranges: Vec<IpNet>, nodes: &[String]) -> RangeUse {
+    let on = if nodes.len() == 1 { "node" } else { "nodes" };
+    RangeUse {
+        object: format!("rules of kube-proxy on {on} {}", names(nodes)),
+        owner: Owner::Cluster,
+        fix: "restart kube-proxy there if it is told both ranges already (clusterCIDR of its configuration, or --cluster-cidr). \
+              Otherwise set one range of the family around both first, or detectLocalMode InterfaceNamePrefix with prefix cali. \
+              Needed: {ranges}"
+            .to_owned(),
+        ranges,
+        more: 0,
+        needs: Needs::BothThenNew,
+        is_of_kube_proxy: true,
+    }
+}
+
+#[cfg(test)]
+mod tests;
