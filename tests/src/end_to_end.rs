@@ -21,6 +21,7 @@ mod pod_cidr;
 mod refusals;
 mod scale;
 mod service_cidr;
+mod source_addresses;
 mod storm;
 mod strangers;
 

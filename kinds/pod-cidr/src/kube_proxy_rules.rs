@@ -30,14 +30,7 @@ pub fn with_rules<'facts>(
     };
     let mut groups: BTreeMap<[bool; 4], (Vec<IpNet>, Vec<String>)> = BTreeMap::new();
     for (node, host) in hosts {
-        let Found::Present(found) = &host.local_traffic else {
-            continue;
-        };
-        let of_family = found
-            .ranges
-            .iter()
-            .filter(|range| Family::of(range) == Family::of(from));
-        let ranges: Vec<IpNet> = of_family.copied().collect();
+        let ranges = ranges_of(host, from);
         // Without a range the rules recognize pods by links, or masquerade none.
         if ranges.is_empty() || follows(&ranges) {
             continue;
@@ -56,6 +49,23 @@ pub fn with_rules<'facts>(
         .into_values()
         .map(|(ranges, nodes)| of_rules(ranges, &nodes));
     mentions.iter().cloned().chain(of_nodes).collect()
+}
+
+/// Whether the migration waits for other rules on this host before pods may move from one range to the other.
+pub fn must_change(host: &HostFacts, from: &IpNet, to: &IpNet) -> bool {
+    of_rules(ranges_of(host, from), &[]).is_too_narrow(from, to)
+}
+
+/// The ranges of this family in the rules.
+fn ranges_of(host: &HostFacts, family: &IpNet) -> Vec<IpNet> {
+    let Found::Present(found) = &host.local_traffic else {
+        return Vec::new();
+    };
+    let of_family = found
+        .ranges
+        .iter()
+        .filter(|range| Family::of(range) == Family::of(family));
+    of_family.copied().collect()
 }
 
 /// Nodes whose rules do not show how kube-proxy recognizes pods, each with what was found instead.

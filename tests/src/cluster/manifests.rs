@@ -71,6 +71,7 @@ impl PacketFilter {
 
 const FLANNEL: &str = include_str!("../../manifests/flannel.yaml");
 const KUBE_PROXY: &str = include_str!("../../manifests/kube-proxy.yaml");
+const KUBE_PROXY_STATIC_POD: &str = include_str!("../../manifests/kube-proxy-static-pod.yaml");
 const CORE_DNS: &str = include_str!("../../manifests/coredns.yaml");
 const CALICO_DEFINITIONS: &str = include_str!("../../manifests/calico-crds.yaml");
 const CALICO: &str = include_str!("../../manifests/calico.yaml");
@@ -184,6 +185,11 @@ impl Values {
         self.fill(KUBE_PROXY)
     }
 
+    /// The service proxy as a static pod of this node.
+    pub fn kube_proxy_static_pod(&self, node: &str) -> Result<String> {
+        self.clone().with("node-name", node).fill(KUBE_PROXY_STATIC_POD)
+    }
+
     /// The name server.
     pub fn core_dns(&self) -> Result<String> {
         self.fill(CORE_DNS)
@@ -288,6 +294,7 @@ mod tests {
         let all = [
             values.flannel(),
             values.kube_proxy(),
+            values.kube_proxy_static_pod("lab-control"),
             values.core_dns(),
             values.calico_definitions(),
             values.calico(),

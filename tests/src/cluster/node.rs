@@ -12,6 +12,7 @@ use super::authority::{Authority, write};
 use super::control_plane::{DNS_SERVICE, server, service};
 use super::directory::Directory;
 use super::families::IpFamilies;
+use super::kube_proxy::STATIC_PODS;
 use crate::machine::Service;
 
 /// Path of the lab's image archives on a node.
@@ -105,6 +106,9 @@ fn kubelet_configuration(cgroup: &str) -> serde_json::Value {
         "imageGCHighThresholdPercent": 100,
         "imageMinimumGCAge": "24h",
         "serializeImagePulls": false,
+        "staticPodPath": STATIC_PODS,
+        // A changed static pod restarts within this time; the default of 20 s would make tests longer.
+        "fileCheckFrequency": "5s",
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "maxPods": 110,
         // With the controller manager's grace period of 16 s, four heartbeats may be missed.

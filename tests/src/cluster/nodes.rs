@@ -105,7 +105,11 @@ impl Cluster {
             plugins: &plugins,
             pause_image: &pause_image,
         };
-        node::prepare(&self.directory, &authority, &config).with_context(|| format!("prepare node {name}"))
+        node::prepare(&self.directory, &authority, &config)
+            .with_context(|| format!("prepare node {name}"))?;
+        self.write_kube_proxy(name, &authority)
+            .await
+            .with_context(|| format!("prepare kube-proxy of node {name}"))
     }
 
     /// Machine, link and container runtime.

@@ -126,9 +126,7 @@ impl Cluster {
         if network == PodNetwork::Flannel {
             return Ok(());
         }
-        self.api
-            .rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT)
-            .await?;
+        self.kube_proxy_runs(ROLLOUT_LIMIT).await?;
         match network {
             PodNetwork::Flannel => Ok(()),
             PodNetwork::Calico => self.start_calico().await,

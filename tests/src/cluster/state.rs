@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::directory::Directory;
 use super::families::IpFamilies;
+use super::kube_proxy::KubeProxy;
 use super::manifests::{PacketFilter, ProxyMode};
 use super::pod_network::PodNetwork;
 use super::tunnel::Tunnel;
@@ -46,6 +47,8 @@ pub struct State {
     pub program: std::path::PathBuf,
     /// The mode of kube-proxy.
     pub proxy_mode: ProxyMode,
+    /// How kube-proxy runs.
+    pub kube_proxy: KubeProxy,
     /// The tool with which flannel writes its rules.
     pub packet_filter: PacketFilter,
     /// The address families.
@@ -147,6 +150,7 @@ mod tests {
             plugins: "/usr/lib/cni".into(),
             program: "/bin/lab".into(),
             proxy_mode: ProxyMode::default(),
+            kube_proxy: KubeProxy::default(),
             packet_filter: PacketFilter::default(),
             ip_families: IpFamilies::default(),
             pod_network: PodNetwork::default(),

@@ -9,6 +9,7 @@ use futures::future::try_join_all;
 use super::authority::Authority;
 use super::directory::Directory;
 use super::families::IpFamilies;
+use super::kube_proxy::KubeProxy;
 use super::manifests::{PacketFilter, ProxyMode, Traffic, Values};
 use super::pod_network::PodNetwork;
 use super::state::{CONTROL_PLANE, Machine, Phase, State};
@@ -41,6 +42,8 @@ pub struct UpOptions {
     pub program: PathBuf,
     /// The mode of kube-proxy.
     pub proxy_mode: ProxyMode,
+    /// How kube-proxy runs.
+    pub kube_proxy: KubeProxy,
     /// The tool with which flannel writes its rules.
     pub packet_filter: PacketFilter,
     /// The address families of nodes, pods and Services.
@@ -136,6 +139,7 @@ impl Site {
             plugins: options.plugins.clone(),
             program: directory.program(),
             proxy_mode: options.proxy_mode,
+            kube_proxy: options.kube_proxy,
             packet_filter: options.packet_filter,
             ip_families: options.ip_families,
             pod_network: options.pod_network,
@@ -242,10 +246,7 @@ impl Cluster {
             ready.send_replace(true);
             self.progress
                 .say("the API server is ready, controller manager and scheduler are started");
-            self.api
-                .apply(&self.values().await.kube_proxy()?)
-                .await
-                .context("apply kube-proxy")?;
+            self.apply_kube_proxy().await?;
             self.begin_pod_network(options.calico_waits).await
         };
         tokio::try_join!(images, server, machines)?;
@@ -277,9 +278,7 @@ impl Cluster {
         self.continue_pod_network().await?;
         self.api.nodes_ready(names, NODES_LIMIT).await?;
         self.progress.say(format_args!("{} nodes are Ready", names.len()));
-        self.api
-            .rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT)
-            .await?;
+        self.kube_proxy_runs(ROLLOUT_LIMIT).await?;
         self.finish_pod_network().await?;
         // Not earlier: a pod that starts before the network is complete fails, and its kubelet waits 10 s before the
         // next attempt.

@@ -22,7 +22,7 @@ use programs::{cargo, cargo_tests, cargo_tests_with, go_tests, run_program};
 use super::up::ClusterArguments;
 use super::{Ended, interrupted};
 use crate::assets::{self, Build};
-use crate::cluster::{Cluster, PodNetwork, Tunnel};
+use crate::cluster::{Cluster, KubeProxy, PodNetwork, Tunnel};
 use crate::demo::Tools;
 use crate::end_to_end::datastore::Bench;
 use crate::end_to_end::{self, Tally};
@@ -233,6 +233,7 @@ async fn perform(part: Part, arguments: &Arguments, run: &Run, progress: &Progre
             // With a tunnel there is more work, in etcd and on every node; the run includes every step of the way
             // without a tunnel.
             arguments.cluster.tunnel.get_or_insert(Tunnel::Vxlan);
+            arguments.cluster.kube_proxy = KubeProxy::StaticPods;
             in_cluster_of(
                 PodNetwork::CalicoEtcd,
                 &arguments,

@@ -8,8 +8,8 @@ use anyhow::{Result, bail};
 use super::{Place, interrupted};
 use crate::assets::{self, Build, Program};
 use crate::cluster::{
-    Cluster, Directory, Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Site, Traffic, Tunnel,
-    UpOptions,
+    Cluster, Directory, Images, IpFamilies, KubeProxy, PacketFilter, PodNetwork, ProxyMode, Site, Traffic,
+    Tunnel, UpOptions,
 };
 use crate::demo::Tools;
 use crate::image::Calico;
@@ -52,6 +52,9 @@ pub struct ClusterArguments {
     /// How kube-proxy routes traffic to Services
     #[arg(long, value_enum, default_value_t)]
     pub proxy_mode: ProxyMode,
+    /// How kube-proxy runs
+    #[arg(long, value_enum, default_value_t)]
+    pub kube_proxy: KubeProxy,
     /// Tool with which flannel writes its packet filter rules
     #[arg(long, value_enum, default_value_t)]
     pub packet_filter: PacketFilter,
@@ -215,6 +218,7 @@ impl ClusterArguments {
             plugins: assets.plugins,
             program: "/proc/self/exe".into(),
             proxy_mode: self.proxy_mode,
+            kube_proxy: self.kube_proxy,
             packet_filter: self.packet_filter,
             ip_families: self.ip_families,
             pod_network: self.pod_network(),

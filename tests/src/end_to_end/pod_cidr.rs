@@ -8,7 +8,7 @@ use ipnet::Ipv4Net;
 
 use super::controller_manager::{self, controller_manager};
 use super::obstacles::Obstacles;
-use super::{MigrationReader, Tally, bundle};
+use super::{MigrationReader, Tally, bundle, source_addresses};
 use crate::cluster::{Cluster, Tunnel};
 use crate::demo::operator::Operator;
 use crate::demo::pod_cidr::cases::CASES;
@@ -47,6 +47,7 @@ pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
         let report = run.report(watch, manual_steps, End::Migrated).await?;
         println!("{}", report.text());
         judge(&report)?;
+        source_addresses::are_kept(cluster, request.to).await?;
         let after = controller_manager::status(cluster).await?;
         ensure!(
             after.pid == before.pid,
@@ -65,20 +66,33 @@ pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
     tally
 }
 
-/// The same migration, with Calico's pools and IPAM in etcd; the refusals are the same there.
+/// The same migration as kops has it: Calico's pools and IPAM in etcd, and kube-proxy as static pods with flags. A program that no
+/// object shows replaces source addresses on one node. The refusals are the same there.
 pub async fn pod_cidr_etcd(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let whole = async {
         let request = Request::new("1")?;
         let run = Run::begin(cluster, tools, request.clone()).await?;
-        let (watch, manual_steps) = run.migrate().await?;
+        source_addresses::masquerade(cluster, request.to).await?;
+        let reader = MigrationReader::new(cluster);
+        let ((watch, manual_steps), ()) = tokio::try_join!(
+            run.migrate(),
+            source_addresses::canary_sees_masquerading(cluster, &reader, &request)
+        )?;
+        ensure!(
+            manual_steps
+                .iter()
+                .any(|step| step.requested.contains("--cluster-cidr of kube-proxy")),
+            "the migration has not waited for the flags of kube-proxy: {manual_steps:?}"
+        );
         let report = run.report(watch, manual_steps, End::Migrated).await?;
         println!("{}", report.text());
         judge(&report)?;
+        source_addresses::are_kept(cluster, request.to).await?;
         verify_tunnel_addresses(cluster, request.to).await
     };
     tally.count(
-        "pod-cidr-etcd: with Calico's objects in etcd every pod has moved, nothing of the source range remains, and no loss",
+        "pod-cidr-etcd: as of kops every pod has moved and keeps its source address, nothing of the source range remains, and no loss",
         whole.await,
     );
     tally

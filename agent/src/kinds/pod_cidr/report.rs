@@ -4,6 +4,7 @@ use api::FailureCategory;
 use api::node_migration::{Failure, NodeMigrationStatus};
 use engine::words::lines;
 use pod_cidr::host::{HostFacts, HostSettings};
+use pod_cidr::kube_proxy_rules;
 use pod_cidr::tunnel_change::{self, Keeping};
 
 use crate::report::{Pending, Report};
@@ -19,6 +20,12 @@ pub(super) fn report(settings: &HostSettings, facts: HostFacts, refused: &[Strin
         }),
         // Calico replaces the address in a moment, and may remove the kept one.
         pending: match tunnel_change::keeping(&settings.tunnel_addresses, &settings.from, Some(&facts)) {
+            // The kernel announces no change of kube-proxy's rules.
+            Keeping::Done | Keeping::NotYet(_)
+                if kube_proxy_rules::must_change(&facts, &settings.from, &settings.to) =>
+            {
+                Pending::Unobservable
+            }
             Keeping::Done | Keeping::NotYet(_) => Pending::NoGoal,
             Keeping::Changing(_) => Pending::Change,
         },

@@ -51,7 +51,7 @@ impl Pass<'_> {
         } else {
             fates::fates(self.snapshot, self.direction, of, have_to_move)
         };
-        let (watched, asks) = traffic::watch(
+        let (mut watched, asks) = traffic::watch(
             self.context,
             &mut memory.traffic,
             self.migration,
@@ -63,6 +63,8 @@ impl Pass<'_> {
         .await?;
         asks.write(self.context).await?;
         let is_open = of(PoolRole::New) >= Openness::OptIn;
+        let has_changed_nothing =
+            self.direction == Direction::Forward && !is_open && of(PoolRole::Old) == Openness::AllPods;
         let breach = watched.breaches.first().map(|message| Wait {
             reason: WaitReason::TrafficUnwatched,
             message: message.clone(),
@@ -79,6 +81,15 @@ impl Pass<'_> {
         } else if is_open && unproved.is_none() {
             known.proved_at = known.proved_at.or(Some(self.now));
         }
+        // The user may restart kube-proxy in stage Widen: such a loss ends by itself, and is no breach of the migration.
+        let lost_before = if has_changed_nothing {
+            std::mem::take(&mut watched.breaches)
+                .into_iter()
+                .next()
+                .map(before_any_change)
+        } else {
+            None
+        };
         // Before, the canary waits, and says for what.
         let is_proved = known.proved_at.is_some();
         let gate = Gate::of(
@@ -90,9 +101,11 @@ impl Pass<'_> {
             || format!("no pod moves, and no pool opens or closes{}", self.cordoned()),
             // After a repair, traffic has to prove it.
             |status| {
-                watched
+                let proved_again = watched
                     .hold(self.migration)
-                    .filter(|_| stop::is_to_be_proved(status))
+                    .filter(|_| stop::is_to_be_proved(status));
+                lost_before
+                    .or(proved_again)
                     .or_else(|| watched.masquerade(self.migration).filter(|_| is_proved))
             },
         )
@@ -134,6 +147,17 @@ impl Pass<'_> {
             ),
             until: Some(until),
         })
+    }
+}
+
+/// The wait while traffic is lost before the migration has changed anything.
+fn before_any_change(breach: String) -> Wait {
+    Wait {
+        reason: WaitReason::TrafficUnwatched,
+        message: format!(
+            "traffic is lost, and the migration has changed nothing for pods yet. It continues once every path answers again: {breach}"
+        ),
+        until: None,
     }
 }
 

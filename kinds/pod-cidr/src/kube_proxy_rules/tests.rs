@@ -55,6 +55,10 @@ fn waits(mentions: &[RangeUse], hosts: &[(&str, HostFacts)]) -> Vec<String> {
 fn rules_without_the_new_range_must_change(#[case] ranges: &[&str], #[case] expected: bool) {
     let found = waits(&[], &[("a", by_ranges(ranges))]);
     assert_eq!(!found.is_empty(), expected, "{found:?}");
+    assert_eq!(
+        must_change(&by_ranges(ranges), &range(OLD), &range(NEW)),
+        expected
+    );
     if expected {
         assert!(
             found[0].starts_with("rules of kube-proxy on node a: found 10.244."),

@@ -2,11 +2,10 @@
 //! other programs.
 
 use std::convert::Infallible;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ipnet::Ipv4Net;
-use serde_json::{Value, json};
 
 use super::Request;
 use crate::cluster::Cluster;
@@ -18,25 +17,22 @@ use crate::demo::{LIMIT, status};
 const REASON: &str = "ConfigurationFollowUp";
 /// Fragment of the message at the end of a rollback that names a manual step.
 const CHANGE_BACK: &str = "must be changed back";
+/// What the migration waits for while kube-proxy restarts node by node.
+const RULES: &str = "rules of kube-proxy on node";
+/// How long the user reads a message before acting.
+const READING: Duration = Duration::from_secs(4);
 /// Time between two reads of the Migration.
 const PACE: Duration = Duration::from_millis(500);
 const KUBE_SYSTEM: [&str; 2] = ["-n", "kube-system"];
 const POOL_VARIABLE: &str = "CALICO_IPV4POOL_CIDR";
 /// Without this flag kubectl also sets the variable in the init containers.
 const CONTAINER: &str = "--containers=calico-node";
-const CLUSTER_CIDR: &str = "clusterCIDR:";
 
 /// Takes each requested step once, until dropped, and adds it to `all`.
 pub async fn play(scene: &Scene<'_>, request: &Request, all: &mut Vec<ManualStep>) -> Result<Infallible> {
+    let mut reader = Reader::default();
     loop {
-        tokio::time::sleep(PACE).await;
-        // The API server may be unavailable for a moment.
-        let Ok(Some(requested)) = requested_step(scene.cluster).await else {
-            continue;
-        };
-        if all.iter().any(|step| step.requested == requested) {
-            continue;
-        }
+        let requested = reader.next_step(scene.cluster, all).await;
         scene.say(format_args!("manual step requested: {requested}"));
         let done = take_step(scene.cluster, &requested, request).await?;
         scene.say(format_args!("manual step taken: {done}"));
@@ -50,27 +46,53 @@ pub async fn play_until_all_have_moved(
     request: &Request,
     all: &mut Vec<ManualStep>,
 ) -> Result<()> {
-    let limit = tokio::time::Instant::now() + LIMIT;
-    while tokio::time::Instant::now() < limit {
-        tokio::time::sleep(PACE).await;
-        let Ok(Some(requested)) = requested_step(scene.cluster).await else {
-            continue;
-        };
+    let mut reader = Reader::default();
+    loop {
+        let next = tokio::time::timeout(LIMIT, reader.next_step(scene.cluster, all)).await;
+        let requested = next.with_context(|| {
+            format!("the migration did not request {POOL_VARIABLE} within {LIMIT:?}: not every pod has moved")
+        })?;
         if requested.contains(POOL_VARIABLE) {
             scene.say(format_args!(
                 "manual step requested, and not taken because a rollback follows: {requested}"
             ));
             return Ok(());
         }
-        if all.iter().any(|step| step.requested == requested) {
-            continue;
-        }
         scene.say(format_args!("manual step requested: {requested}"));
         let done = take_step(scene.cluster, &requested, request).await?;
         scene.say(format_args!("manual step taken: {done}"));
         all.push(ManualStep { requested, done });
     }
-    bail!("the migration did not request {POOL_VARIABLE} within {LIMIT:?}: not every pod has moved")
+}
+
+/// The user at the screen: reads a message before the step.
+#[derive(Default)]
+struct Reader {
+    message: Option<(String, Instant)>,
+}
+
+impl Reader {
+    /// The next requested step that is not in `taken`, once its message has stood for as long as a person reads it.
+    async fn next_step(&mut self, cluster: &Cluster, taken: &[ManualStep]) -> String {
+        loop {
+            tokio::time::sleep(PACE).await;
+            // The API server may be unavailable for a moment.
+            let requested = requested_step(cluster).await.ok().flatten().filter(|requested| {
+                // The restart of the step before is under way.
+                let is_under_way = requested.contains(RULES);
+                !is_under_way && !taken.iter().any(|step| step.requested == *requested)
+            });
+            self.message = requested.map(|requested| {
+                let since = self.message.take().filter(|(known, _)| *known == requested);
+                (requested, since.map_or_else(Instant::now, |(_, since)| since))
+            });
+            if let Some((requested, since)) = &self.message
+                && since.elapsed() >= READING
+            {
+                return requested.clone();
+            }
+        }
+    }
 }
 
 /// Takes the manual step that the message names after a rollback: an object still contains the abandoned range.
@@ -81,14 +103,10 @@ pub async fn change_back(scene: &Scene<'_>, request: &Request) -> Result<()> {
     }
     let done = take_step(scene.cluster, &message, request).await?;
     scene.say(format_args!("manual step after the rollback: {done}"));
-    for workload in ["daemonset/calico-node", "daemonset/kube-proxy"] {
-        scene
-            .cluster
-            .api()
-            .rolled_out(workload, KUBE_SYSTEM[1], LIMIT)
-            .await?;
-    }
-    Ok(())
+    let api = scene.cluster.api();
+    api.rolled_out("daemonset/calico-node", KUBE_SYSTEM[1], LIMIT)
+        .await?;
+    scene.cluster.kube_proxy_runs(LIMIT).await
 }
 
 /// The Migration's message while it waits for a manual step.
@@ -161,10 +179,7 @@ async fn take_step(cluster: &Cluster, requested: &str, request: &Request) -> Res
         }
         Place::KubeProxy => {
             let both = common_range(request.from, request.to).context("find a range that contains both")?;
-            widen_kube_proxy(cluster, both).await?;
-            Ok(format!(
-                "set clusterCIDR {both} in ConfigMap kube-proxy, and restarted kube-proxy"
-            ))
+            cluster.set_range_of_kube_proxy(both).await
         }
     }
 }
@@ -181,33 +196,8 @@ fn needed(requested: &str, request: &Request) -> Result<Ipv4Net> {
         .with_context(|| format!("the message does not contain the needed range: {requested:?}"))
 }
 
-async fn widen_kube_proxy(cluster: &Cluster, range: Ipv4Net) -> Result<()> {
-    let text = kubectl(cluster, &["get", "configmap", "kube-proxy", "-o", "json"]).await?;
-    let map: Value = serde_json::from_str(&text).context("parse ConfigMap kube-proxy")?;
-    let text = map["data"]["config.conf"]
-        .as_str()
-        .context("ConfigMap kube-proxy has no config.conf")?;
-    let patch = json!({ "data": { "config.conf": with_cluster_cidr(text, range) } }).to_string();
-    kubectl(
-        cluster,
-        &["patch", "configmap", "kube-proxy", "--type=merge", "-p", &patch],
-    )
-    .await?;
-    kubectl(cluster, &["rollout", "restart", "daemonset/kube-proxy"])
-        .await
-        .map(|_| ())
-}
-
 async fn kubectl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
     cluster.api().kubectl(&[&KUBE_SYSTEM, arguments].concat()).await
-}
-
-fn with_cluster_cidr(text: &str, range: Ipv4Net) -> String {
-    let lines = text.lines().map(|line| match line.split_once(CLUSTER_CIDR) {
-        Some((indent, _)) if indent.trim().is_empty() => format!("{indent}{CLUSTER_CIDR} {range}\n"),
-        _ => format!("{line}\n"),
-    });
-    lines.collect()
 }
 
 /// The smallest range that contains both.
@@ -251,14 +241,5 @@ mod tests {
         assert_eq!(common_range("10.244.0.0/16", "10.200.0.0/16"), "10.192.0.0/10");
         assert_eq!(common_range("10.200.0.0/16", "10.200.3.0/24"), "10.200.0.0/16");
         assert_eq!(common_range("10.0.0.0/8", "192.168.0.0/16"), "0.0.0.0/0");
-    }
-
-    #[test]
-    fn with_cluster_cidr_changes_one_line() {
-        let text = "kind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\nmode: iptables # no clusterCIDR: here\n";
-        assert_eq!(
-            with_cluster_cidr(text, range("10.192.0.0/10")),
-            "kind: KubeProxyConfiguration\nclusterCIDR: 10.192.0.0/10\nmode: iptables # no clusterCIDR: here\n"
-        );
     }
 }

@@ -152,3 +152,45 @@ async fn later_masquerading_holds_the_moves_and_no_rollback() {
     }
     panic!("{:#}", status(&api));
 }
+
+/// A user restarts kube-proxy, as stage Widen asks for: new endpoints of a Service do not answer meanwhile. The migration waits
+/// before its first change, and needs no `resume`.
+#[tokio::test]
+async fn a_loss_before_the_first_change_is_waited_for_and_halts_nothing() {
+    let api = cluster("Watch");
+    let policy = "/apis/crd.projectcalico.org/v1/globalnetworkpolicies/web";
+    let nets = |ranges: &[&str]| {
+        json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "GlobalNetworkPolicy", "metadata": { "name": "web" },
+            "spec": { "ingress": [{ "action": "Allow", "source": { "nets": ranges } }] },
+        })
+    };
+    api.put(policy, nets(&["10.244.0.0/16"]));
+    let breach = |_: &str, object: &Value| {
+        let flows = object["spec"]["flows"].as_array().cloned().unwrap_or_default();
+        let found: Vec<Value> = flows
+            .iter()
+            .map(|flow| {
+                json!({ "flow": flow, "since": "2026-03-01T10:00:00Z", "message": "pod→Service: no answer" })
+            })
+            .collect();
+        json!({ "traffic": { "breaches": found } })
+    };
+    turns(&api, 6, breach).await;
+    assert_eq!(
+        status(&api)["reason"],
+        "ConfigurationFollowUp",
+        "{:#}",
+        status(&api)
+    );
+    api.put(policy, nets(&["10.244.0.0/16", "10.200.0.0/16"]));
+    turns(&api, 6, breach).await;
+    let found = status(&api);
+    assert_eq!(found["reason"], "TrafficUnwatched", "{found:#}");
+    let message = found["message"].as_str().unwrap();
+    for words in ["has changed nothing for pods yet", "pod→Service: no answer"] {
+        assert!(message.contains(words), "{message}");
+    }
+    assert_eq!(api.below(POOLS).len(), 1, "no pool is created");
+    run_until(&api, "Completed").await;
+}
