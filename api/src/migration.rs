@@ -10,7 +10,7 @@ pub use engine::document::Action;
 pub use engine::stage::{CurrentStage, FinishedStage};
 use engine::standstill::MigrationWait;
 pub use flannel_to_calico::api::{FlannelToCalico, FlannelToCalicoStatus};
-pub use flannel_to_calico::settings::{LegacyPods, Strategy};
+pub use flannel_to_calico::settings::{FirewallTwins, LegacyPods, Strategy};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};

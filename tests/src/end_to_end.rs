@@ -11,6 +11,7 @@ mod crash;
 pub mod datastore;
 mod drift;
 mod fair;
+mod firewall;
 mod gate;
 mod guard;
 mod in_place;

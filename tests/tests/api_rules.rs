@@ -1147,9 +1147,11 @@ fn full_rules() -> flannel_to_calico::foreign_rules::ForeignRules {
             chain: "nft inet firewalld filter_FORWARD".to_owned(),
             rule: r#"iifname "cni0" accept"#.to_owned(),
             twin: r#"iifname "cali*" accept"#.to_owned(),
+            refused: Some("nft: syntax error".to_owned()),
         }],
         more: 1,
         twins: 2,
+        written: 1,
         problem: Some("nft: no such file".to_owned()),
     }
 }

@@ -121,6 +121,8 @@ pub struct Host {
     pub processes: Processes,
     pub ipv6: Option<Ipv6HostSettings>,
     pub adopt_pods: bool,
+    /// `HostSettings::write_firewall_twins`.
+    pub write_firewall_twins: bool,
     pub adoption: AdoptionSettings,
 }
 
@@ -149,6 +151,7 @@ impl Host {
             processes: Processes::default(),
             ipv6: None,
             adopt_pods: false,
+            write_firewall_twins: false,
             adoption: AdoptionSettings::default(),
         }
     }
@@ -293,6 +296,7 @@ impl Host {
             node_range_length: 24,
             ipv6: self.ipv6.clone(),
             adopt_pods: self.adopt_pods,
+            write_firewall_twins: self.write_firewall_twins,
             adoption: self.adoption.clone(),
         }
     }

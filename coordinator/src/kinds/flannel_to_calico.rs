@@ -101,6 +101,7 @@ impl Kind for FlannelToCalico {
         let policy = CheckPolicy {
             strategy: self.strategy,
             legacy_pods: self.legacy_pods,
+            firewall_twins: self.firewall_twins,
             allow_single_node: self.allow_single_node,
             permissions: limits::permissions(migration),
             on_blocked: limits::on_blocked(migration),
@@ -141,6 +142,7 @@ impl Kind for FlannelToCalico {
             settings,
             self.strategy,
             self.legacy_pods,
+            self.firewall_twins,
         ));
     }
 

@@ -13,7 +13,7 @@ use crate::facts::HostFacts;
 use crate::host::HostSettings;
 use crate::import::ImportedAddress;
 use crate::phase::{Goal, Phase};
-use crate::settings::{LegacyPods, Options, Settings, Strategy};
+use crate::settings::{FirewallTwins, LegacyPods, Options, Settings, Strategy};
 
 pub use self::{FlannelToCalico as Spec, FlannelToCalicoStatus as Status};
 pub use crate::policy_preview::{
@@ -38,6 +38,13 @@ pub struct FlannelToCalico {
     /// Calico, the pods are evicted within their PodDisruptionBudgets, on at most `rollout.maxUnavailable` nodes at the same time.
     #[serde(default)]
     pub legacy_pods: LegacyPods,
+    /// `firewallTwins` is what happens where a rule of another program (firewalld, ufw, rules by hand) names `cni0` or the tunnel of
+    /// flannel, and has no twin for the links of Calico. Possible values: `Refuse` (default): the migration does not start. `Write`:
+    /// the agents write the twin beside each such rule, with the comment `replumb-twin`, and remove it in a rollback. A twin is in
+    /// the kernel only: the program that owns the rule loses it when it reloads its rules, and the agents write it again within a
+    /// minute.
+    #[serde(default)]
+    pub firewall_twins: FirewallTwins,
     /// `allowSingleNode` allows strategy `Drain` in a cluster that has one schedulable node. All pods of that node are down while
     /// it changes its network. Defaults to false.
     #[serde(default)]

@@ -32,7 +32,7 @@ pub(super) mod fixture;
 
 pub use super::check_name::CheckName;
 use super::facts::ClusterFacts;
-use super::settings::{LegacyPods, Settings, Strategy};
+use super::settings::{FirewallTwins, LegacyPods, Settings, Strategy};
 use crate::api::PolicyPreview;
 use engine::check::{Check, Permission};
 use engine::drain;
@@ -46,6 +46,8 @@ pub struct CheckPolicy {
     pub strategy: Strategy,
     /// The handling of legacy pods, in place.
     pub legacy_pods: LegacyPods,
+    /// The handling of other programs' rules that name the links of flannel.
+    pub firewall_twins: FirewallTwins,
     /// Whether one schedulable node is enough: its pods are Pending while it is being migrated.
     pub allow_single_node: bool,
     /// Permissions of a drain.
@@ -107,7 +109,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     checks.extend(host::check(settings, facts, calico));
     checks.extend(runtime::check(settings, facts));
     checks.extend(plugin::check(facts));
-    checks.extend(firewall::check(facts));
+    checks.extend(firewall::check(facts, policy));
     checks.extend(chained::check(facts, calico));
     checks.extend(overlap::check(settings, facts));
     checks.extend(legacy::check(settings, facts, policy));

@@ -7,7 +7,7 @@ use super::detect::NETWORK_LABEL as LABEL;
 use super::facts::ClusterFacts;
 use super::host::{HostSettings, SUBNET_TABLE};
 use super::objects;
-use super::settings::{LegacyPods, Settings, Strategy};
+use super::settings::{FirewallTwins, LegacyPods, Settings, Strategy};
 use engine::cluster::{Node, linux_nodes};
 use engine::document::{Action, Document, NodeActions};
 use engine::order::{self, Place};
@@ -53,7 +53,7 @@ pub fn document(
             .map(|node| NodeActions {
                 node: node.name.clone(),
                 prepare: vec![blocks(settings, node)],
-                actions: actions(node),
+                actions: twins(kind).into_iter().chain(actions(node)).collect(),
             })
             .collect(),
         finish: restart(kind.strategy, kind.legacy_pods)
@@ -119,6 +119,18 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, nodes: &[&Node]) -> Vec<Ac
         ),
     ));
     actions
+}
+
+/// What the agent does to the rules of other programs before its first change of the host.
+fn twins(kind: &FlannelToCalico) -> Option<Action> {
+    (kind.firewall_twins == FirewallTwins::Write).then(|| {
+        Action::new(
+            "write",
+            "firewall of the host",
+            "a twin for cali… and vxlan.calico directly after each rule of another program that names cni0 or flannel's tunnel and has \
+             none (comment replumb-twin), again within a minute when its program reloads its rules; a rollback removes them",
+        )
+    })
 }
 
 /// The objects that Calico needs for a node before the first node changes.

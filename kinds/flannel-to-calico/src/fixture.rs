@@ -15,6 +15,7 @@ pub(super) fn settings() -> HostSettings {
         node_range_length: 24,
         ipv6: None,
         adopt_pods: false,
+        write_firewall_twins: false,
         adoption: AdoptionSettings::default(),
     }
 }

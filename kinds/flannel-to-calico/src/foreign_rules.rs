@@ -26,6 +26,9 @@ pub struct ForeignRules {
     /// `twins` is the number of rules that have a twin.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub twins: u32,
+    /// `written` is the number of twins that the agent has written (`firewallTwins: Write`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub written: u32,
     /// `problem` is why the rules could not be read. Unset if they were read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -41,7 +44,35 @@ pub struct ForeignRule {
     pub rule: String,
     /// `twin` is the same rule for the links of Calico, which is needed in the same chain.
     pub twin: String,
+    /// `refused` is why the agent cannot write the twin, tried without a change. Unset if the program of the rules accepts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
+
+/// The rules of one chain that concern the links of flannel, by their index in the chain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChainTwins {
+    /// Rules without a twin: the index, and the twin with the mark of the agent.
+    pub missing: Vec<(usize, MissingTwin)>,
+    /// Twins that the agent has written.
+    pub written: Vec<usize>,
+    /// Number of rules with a twin.
+    pub present: usize,
+}
+
+/// A rule without a twin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingTwin {
+    /// The rule, without its counts.
+    pub rule: String,
+    /// Its twin.
+    pub twin: String,
+    /// The twin with the mark of the agent.
+    pub marked: String,
+}
+
+/// The comment by which an agent recognizes the twins that it has written.
+const MARK: &str = "replumb-twin";
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u32) -> bool {
@@ -57,27 +88,78 @@ pub enum Notation {
     Iptables,
 }
 
-impl ForeignRules {
-    /// Adds the rules of one chain.
-    pub fn add(&mut self, chain: &str, rules: &[String], notation: Notation) {
-        let known: Vec<String> = rules.iter().map(|rule| without_counters(rule)).collect();
-        for rule in &known {
+impl ChainTwins {
+    /// Finds them among all rules of a chain, in its order.
+    pub fn of(rules: &[String], notation: Notation) -> Self {
+        let known: Vec<(String, bool)> = rules
+            .iter()
+            .map(|rule| without_mark(&without_counters(rule), notation))
+            .collect();
+        let mut found = Self::default();
+        for (index, (rule, is_marked)) in known.iter().enumerate() {
+            if *is_marked {
+                found.written.push(index);
+            }
             let Some(twin) = twin(rule, notation) else {
                 continue;
             };
-            if known.contains(&twin) {
-                self.twins = self.twins.saturating_add(1);
-            } else if self.rules.len() < NAMED {
+            if known.iter().any(|(known, _)| *known == twin) {
+                found.present += 1;
+            } else {
+                let marked = with_mark(&twin, notation);
+                let rule = rule.clone();
+                found.missing.push((index, MissingTwin { rule, twin, marked }));
+            }
+        }
+        found
+    }
+}
+
+impl ForeignRules {
+    /// Adds the rules of one chain.
+    pub fn add(&mut self, chain: &str, found: &ChainTwins) {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        self.twins = self.twins.saturating_add(count(found.present));
+        self.written = self.written.saturating_add(count(found.written.len()));
+        for (_, missing) in &found.missing {
+            if self.rules.len() < NAMED {
                 self.rules.push(ForeignRule {
                     chain: chain.to_owned(),
-                    rule: cut(rule),
-                    twin: cut(&twin),
+                    rule: cut(&missing.rule),
+                    twin: cut(&missing.twin),
+                    refused: None,
                 });
             } else {
                 self.more = self.more.saturating_add(1);
             }
         }
     }
+}
+
+/// The rule with the mark of the agent. nftables has one comment a rule, iptables any number.
+fn with_mark(rule: &str, notation: Notation) -> String {
+    match notation {
+        Notation::Iptables => format!("{rule} -m comment --comment {MARK}"),
+        Notation::Nft => match rule.rsplit_once(" comment \"") {
+            Some((rule, comment)) => format!("{rule} comment \"{MARK} {comment}"),
+            None => format!("{rule} comment \"{MARK}\""),
+        },
+    }
+}
+
+/// The rule without the mark, and whether it had it.
+fn without_mark(rule: &str, notation: Notation) -> (String, bool) {
+    let plain = match notation {
+        // iptables prints the parts of a rule in its own order.
+        Notation::Iptables => rule.replacen(&format!(" -m comment --comment {MARK}"), "", 1),
+        Notation::Nft => rule.replacen(&format!(" comment \"{MARK}\""), "", 1).replacen(
+            &format!(" comment \"{MARK} "),
+            " comment \"",
+            1,
+        ),
+    };
+    let is_marked = plain != rule;
+    (plain, is_marked)
 }
 
 /// The rule for the links of Calico; `None` for a rule that names no link of flannel.
@@ -236,7 +318,7 @@ mod tests {
             r#"oifname "flannel.1" accept"#,
         ]
         .map(str::to_owned);
-        found.add("nft inet host FORWARD", &rules, Notation::Nft);
+        found.add("nft inet host FORWARD", &ChainTwins::of(&rules, Notation::Nft));
         assert_eq!((found.twins, found.rules.len()), (1, 1));
         assert_eq!(found.rules[0].twin, r#"oifname "vxlan.calico" accept"#);
     }
@@ -247,7 +329,10 @@ mod tests {
             .map(|number| format!("-A INPUT -i cni0 --dport {number} -j ACCEPT"))
             .collect();
         let mut found = ForeignRules::default();
-        found.add("iptables filter INPUT", &rules, Notation::Iptables);
+        found.add(
+            "iptables filter INPUT",
+            &ChainTwins::of(&rules, Notation::Iptables),
+        );
         assert_eq!((found.rules.len(), found.more), (16, 4));
     }
 
@@ -256,5 +341,44 @@ mod tests {
         assert!(is_known("ip", "nat", "KUBE-SERVICES") && is_known("ip", "flannel-ipv4", "postrtg"));
         assert!(is_known("inet", "replumb_frames", "x") && is_known("ip", "filter", "cali-FORWARD"));
         assert!(!is_known("ip", "filter", "FORWARD") && !is_known("inet", "firewalld", "filter_FORWARD"));
+    }
+
+    #[rstest]
+    #[case(r#"iifname "cni0" counter accept"#, Notation::Nft)]
+    #[case(
+        r#"iifname "cni0" counter accept comment "pods of the cluster""#,
+        Notation::Nft
+    )]
+    #[case("-A FORWARD -i cni0 -j ACCEPT", Notation::Iptables)]
+    #[case(
+        r#"-A FORWARD -i cni0 -m comment --comment "of pods" -j ACCEPT"#,
+        Notation::Iptables
+    )]
+    fn a_written_twin_is_recognized_by_its_mark(#[case] rule: &str, #[case] notation: Notation) {
+        let found = ChainTwins::of(&[rule.to_owned()], notation);
+        let [(0, missing)] = found.missing.as_slice() else {
+            panic!("{found:?}");
+        };
+        assert!(missing.marked.contains(MARK) && !missing.twin.contains(MARK));
+        let both = [rule.to_owned(), missing.marked.clone()];
+        let found = ChainTwins::of(&both, notation);
+        assert_eq!((found.missing.as_slice(), found.present), ([].as_slice(), 1));
+        assert_eq!(found.written, [1]);
+        // The twin of a person has no mark, and is not the agent's to remove.
+        let both = [rule.to_owned(), missing.twin.clone()];
+        let found = ChainTwins::of(&both, notation);
+        assert_eq!((found.present, found.written.as_slice()), (1, [].as_slice()));
+    }
+
+    /// iptables prints a comment before the target, wherever it was written.
+    #[test]
+    fn a_mark_is_found_where_iptables_prints_it() {
+        let rules = [
+            "-A FORWARD -i cni0 -j ACCEPT",
+            "-A FORWARD -i cali+ -m comment --comment replumb-twin -j ACCEPT",
+        ]
+        .map(str::to_owned);
+        let found = ChainTwins::of(&rules, Notation::Iptables);
+        assert_eq!((found.present, found.written.as_slice()), (1, [1].as_slice()));
     }
 }

@@ -193,6 +193,16 @@ pub enum Strategy {
     InPlace,
 }
 
+/// `FirewallTwins` is what happens where a rule of another program names a link of flannel and has no twin for the links of Calico.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum FirewallTwins {
+    /// The migration does not start.
+    #[default]
+    Refuse,
+    /// The agents write the twins while their hosts are being migrated, and remove them in a rollback.
+    Write,
+}
+
 /// `LegacyPods` is what happens to the pods that are still on the flannel network when their node is on Calico.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum LegacyPods {

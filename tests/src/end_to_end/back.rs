@@ -13,7 +13,7 @@ use kube::api::ListParams;
 
 use super::in_place::verify_no_disruption;
 use super::migration_reader::MigrationReader;
-use super::{Tally, adopted};
+use super::{Tally, adopted, firewall};
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Observation, until};
 use crate::demo::flannel_to_calico::{Request, Run, is_soaking};
@@ -35,12 +35,13 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let begun = async {
         adopted::prepare(cluster).await?;
+        firewall::install(cluster).await?;
         let run = Run::begin(cluster, tools).await?;
         adopted::start(cluster).await?;
         Ok(run)
     };
     let Some(run) = tally.count(
-        "back: begin, with a pod of flannel that has a host port",
+        "back: begin, with a pod of flannel that has a host port, and a firewall that names flannel's links",
         begun.await,
     ) else {
         return tally;
@@ -49,7 +50,7 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
     let request = Request {
         strategy: api::migration::Strategy::InPlace,
         spec: serde_json::json!({
-            "flannelToCalico": { "legacyPods": "Adopt", "soakSeconds": SOAK },
+            "flannelToCalico": { "legacyPods": "Adopt", "firewallTwins": "Write", "soakSeconds": SOAK },
             "rollout": { "stepTimeoutSeconds": STEP_TIMEOUT },
         }),
         ..Request::default()
@@ -100,7 +101,12 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
         "back: Calico's IPAM has released its address",
         ipam::agrees(cluster).await,
     );
+    tally.count(
+        "back: the firewall has twins for the links of Calico, and drops nothing",
+        firewall::verify(cluster, true).await,
+    );
     tally.count("back: everything is rolled back", run.scene.roll_back().await);
+    tally.count("back: the twins are gone", firewall::verify(cluster, false).await);
     let restored = async {
         verify_flannel_addresses(cluster).await?;
         cluster

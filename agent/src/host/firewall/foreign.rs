@@ -1,36 +1,255 @@
-//! Reads the rules of other programs that name the links of flannel: chain by chain, without those of kube-proxy, of which a node may
-//! have hundreds of thousands.
+//! Rules of other programs that name the links of flannel: reads them chain by chain, without those of kube-proxy, of which a node may
+//! have hundreds of thousands, and writes and removes their twins for the links of Calico.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use flannel_to_calico::facts::FirewallBackend;
-use flannel_to_calico::foreign_rules::{ForeignRules, Notation, is_known};
+use flannel_to_calico::foreign_rules::{ChainTwins, ForeignRules, Notation, is_known};
 use runtime::error::chain;
 
 use super::FirewallError;
-use super::backend::{legacy_tables, program, save};
+use super::backend::{self, legacy_tables, load, program, save, transact};
 use crate::host::netlink::{NfTables, nf_tables};
-use crate::host::program::{lines, run};
+use crate::host::program::{LOCK_SECONDS, ProgramError, lines, run};
 
 /// Most chains that are read: firewalld has some hundred.
 const CHAINS: usize = 2000;
 /// Chains in one call of nft.
 const AT_ONCE: usize = 100;
+/// Tables that iptables manages: a rule there that iptables does not know is lost at its next change, or matches more.
+const IPTABLES_TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
+/// Parts of the names of links of both networks, in rules as nft prints them.
+const LINKS: [&str; 5] = [
+    "\"cni0\"",
+    "\"flannel",
+    "\"cali",
+    "\"vxlan.calico",
+    "\"vxlan-v6.calico",
+];
+
+/// The rules of other programs that name the links of flannel.
+#[derive(Clone, Debug, Default)]
+pub struct Foreign {
+    /// The report about them.
+    pub report: ForeignRules,
+    missing: Vec<Twin>,
+    written: Vec<Twin>,
+}
+
+/// A twin that is missing, or that the agent has written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Twin {
+    place: Place,
+    /// The twin as its program reads it, with the mark of the agent.
+    text: String,
+}
+
+/// Where a rule is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// In a chain of nftables (family, table and name), with this handle.
+    Nft { chain: String, handle: String },
+    /// In a chain of iptables, as the n-th rule, from 1. The text begins with `-A` and the chain.
+    Iptables {
+        backend: FirewallBackend,
+        table: String,
+        number: usize,
+    },
+}
+
+impl Foreign {
+    /// Whether twins are missing.
+    pub fn lacks_twins(&self) -> bool {
+        !self.missing.is_empty()
+    }
+
+    /// Whether the agent has written twins.
+    pub fn has_written_twins(&self) -> bool {
+        !self.written.is_empty()
+    }
+
+    /// Writes the missing twins, each directly after its rule.
+    ///
+    /// # Errors
+    ///
+    /// A program of a firewall refuses a twin, or the rule is gone. Twins of other programs may be written by then.
+    pub async fn write_twins(&self) -> Result<(), ProgramError> {
+        apply(&Scripts::to_write(&self.missing), Mode::Change).await
+    }
+
+    /// Removes the twins that the agent has written.
+    ///
+    /// # Errors
+    ///
+    /// A program of a firewall refuses the change, or a twin is gone.
+    pub async fn remove_twins(&self) -> Result<(), ProgramError> {
+        apply(&Scripts::to_remove(&self.written), Mode::Change).await
+    }
+
+    fn add(&mut self, name: &str, rules: &[String], notation: Notation, place: impl Fn(usize) -> Place) {
+        let found = ChainTwins::of(rules, notation);
+        self.report.add(name, &found);
+        let missing = found.missing.into_iter().map(|(index, missing)| Twin {
+            place: place(index),
+            text: missing.marked,
+        });
+        self.missing.extend(missing);
+        let written = found.written.into_iter().filter_map(|index| {
+            Some(Twin {
+                place: place(index),
+                text: rules.get(index)?.clone(),
+            })
+        });
+        self.written.extend(written);
+    }
+
+    /// Adds the rules of some chains of one table of iptables, in the order of the table.
+    fn add_iptables(&mut self, backend: FirewallBackend, table: &str, rules: &[String]) {
+        let mut chains: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for rule in rules {
+            let chain = rule.strip_prefix("-A ").and_then(|rule| rule.split(' ').next());
+            if let Some(chain) = chain {
+                chains.entry(chain).or_default().push(rule.clone());
+            }
+        }
+        for rules in chains.values() {
+            let place = |index| Place::Iptables {
+                backend,
+                table: table.to_owned(),
+                number: index + 1,
+            };
+            self.add(
+                &format!("{} {table}", program(backend)),
+                rules,
+                Notation::Iptables,
+                place,
+            );
+        }
+    }
+
+    /// Tries, without a change, whether each reported twin could be written.
+    async fn try_twins(&mut self) {
+        if apply(&Scripts::to_write(&self.missing), Mode::Try).await.is_ok() {
+            return;
+        }
+        for (rule, twin) in self.report.rules.iter_mut().zip(&self.missing) {
+            let script = Scripts::to_write(std::slice::from_ref(twin));
+            rule.refused = apply(&script, Mode::Try).await.err().map(|error| chain(&error));
+        }
+    }
+}
+
+/// Whether scripts are only tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Try,
+    Change,
+}
+
+/// One transaction for each program.
+#[derive(Debug, Default)]
+struct Scripts {
+    nft: String,
+    iptables: BTreeMap<(FirewallBackend, String), String>,
+}
+
+impl Scripts {
+    fn to_write(twins: &[Twin]) -> Self {
+        let mut scripts = Self::default();
+        // From the last rule of a chain to the first: the numbers of the others stay.
+        for twin in twins.iter().rev() {
+            match &twin.place {
+                Place::Nft { chain, handle } => {
+                    let line = format!("add rule {chain} handle {handle} {}\n", twin.text);
+                    scripts.nft.push_str(&line);
+                }
+                Place::Iptables {
+                    backend,
+                    table,
+                    number,
+                } => {
+                    let Some((chain, rest)) = of_chain(&twin.text) else {
+                        continue;
+                    };
+                    let line = format!("-I {chain} {} {rest}\n", number + 1);
+                    *scripts.of(*backend, table) += &line;
+                }
+            }
+        }
+        scripts
+    }
+
+    fn to_remove(twins: &[Twin]) -> Self {
+        let mut scripts = Self::default();
+        for twin in twins {
+            match &twin.place {
+                Place::Nft { chain, handle } => {
+                    let line = format!("delete rule {chain} handle {handle}\n");
+                    scripts.nft.push_str(&line);
+                }
+                Place::Iptables { backend, table, .. } => {
+                    let Some((chain, rest)) = of_chain(&twin.text) else {
+                        continue;
+                    };
+                    let line = format!("-D {chain} {rest}\n");
+                    *scripts.of(*backend, table) += &line;
+                }
+            }
+        }
+        scripts
+    }
+
+    fn of(&mut self, backend: FirewallBackend, table: &str) -> &mut String {
+        self.iptables.entry((backend, table.to_owned())).or_default()
+    }
+}
+
+/// Chain and rest of a rule of iptables.
+fn of_chain(rule: &str) -> Option<(&str, &str)> {
+    rule.strip_prefix("-A ")?.split_once(' ')
+}
+
+async fn apply(scripts: &Scripts, mode: Mode) -> Result<(), ProgramError> {
+    if !scripts.nft.is_empty() {
+        match mode {
+            Mode::Try => run("nft", &["-c", "-f", "-"], Some(&scripts.nft))
+                .await
+                .map(drop)?,
+            Mode::Change => load(&scripts.nft).await?,
+        }
+    }
+    for ((backend, table), lines) in &scripts.iptables {
+        let script = format!("*{table}\n{lines}COMMIT\n");
+        match mode {
+            Mode::Try => {
+                let restore = format!("{}-restore", program(*backend));
+                let arguments = ["--test", "--noflush", "-w", LOCK_SECONDS];
+                run(&restore, &arguments, Some(&script)).await.map(drop)?;
+            }
+            Mode::Change => transact(*backend, &script).await?,
+        }
+    }
+    Ok(())
+}
 
 /// The rules, or why they could not be read.
-pub async fn read(proc: &Path) -> ForeignRules {
+pub async fn read(proc: &Path) -> Foreign {
     read_of(proc, nf_tables()).await
 }
 
-async fn read_of(proc: &Path, kernel: NfTables) -> ForeignRules {
-    let mut found = ForeignRules::default();
+async fn read_of(proc: &Path, kernel: NfTables) -> Foreign {
+    let mut found = Foreign::default();
     if let Err(error) = read_all(proc, kernel, &mut found).await {
-        found.problem = Some(chain(&error));
+        found.report.problem = Some(chain(&error));
+    }
+    if found.lacks_twins() {
+        found.try_twins().await;
     }
     found
 }
 
-async fn read_all(proc: &Path, kernel: NfTables, found: &mut ForeignRules) -> Result<(), FirewallError> {
+async fn read_all(proc: &Path, kernel: NfTables, found: &mut Foreign) -> Result<(), FirewallError> {
     match kernel {
         NfTables::Present => read_nftables(found).await?,
         // iptables-legacy has all rules there are.
@@ -39,10 +258,10 @@ async fn read_all(proc: &Path, kernel: NfTables, found: &mut ForeignRules) -> Re
     read_legacy(proc, found).await
 }
 
-async fn read_nftables(found: &mut ForeignRules) -> Result<(), FirewallError> {
+async fn read_nftables(found: &mut Foreign) -> Result<(), FirewallError> {
     let chains = chains().await?;
     if chains.len() > CHAINS {
-        found.problem = Some(format!(
+        found.report.problem = Some(format!(
             "{} chains of other programs, of which {CHAINS} are read",
             chains.len()
         ));
@@ -50,12 +269,12 @@ async fn read_nftables(found: &mut ForeignRules) -> Result<(), FirewallError> {
     for some in chains[..chains.len().min(CHAINS)].chunks(AT_ONCE) {
         let commands: Vec<String> = some.iter().map(|chain| format!("list chain {chain}")).collect();
         // A chain that was deleted meanwhile fails the call: each is read alone then.
-        match run("nft", &["-s", &commands.join("; ")], None).await {
-            Ok(text) => add_listed(&text, found),
+        match run("nft", &["-s", "-a", &commands.join("; ")], None).await {
+            Ok(text) => add_listed(&text, found).await,
             Err(_) => {
                 for command in &commands {
-                    match run("nft", &["-s", command], None).await {
-                        Ok(text) => add_listed(&text, found),
+                    match run("nft", &["-s", "-a", command], None).await {
+                        Ok(text) => add_listed(&text, found).await,
                         Err(error) if chain(&error).contains("No such file or directory") => {}
                         Err(error) => return Err(error.into()),
                     }
@@ -66,7 +285,7 @@ async fn read_nftables(found: &mut ForeignRules) -> Result<(), FirewallError> {
     Ok(())
 }
 
-async fn read_legacy(proc: &Path, found: &mut ForeignRules) -> Result<(), FirewallError> {
+async fn read_legacy(proc: &Path, found: &mut Foreign) -> Result<(), FirewallError> {
     for backend in [FirewallBackend::IptablesLegacy, FirewallBackend::Ip6tablesLegacy] {
         for table in legacy_tables(proc, backend)? {
             let rules = save(backend, &table, |line| {
@@ -74,11 +293,7 @@ async fn read_legacy(proc: &Path, found: &mut ForeignRules) -> Result<(), Firewa
                 chain.is_some_and(|chain| !is_known("ip", &table, chain))
             })
             .await?;
-            found.add(
-                &format!("{} {table}", program(backend)),
-                &rules,
-                Notation::Iptables,
-            );
+            found.add_iptables(backend, &table, &rules);
         }
     }
     Ok(())
@@ -106,24 +321,72 @@ async fn chains() -> Result<Vec<String>, FirewallError> {
     Ok(chains)
 }
 
+/// A chain in a listing of nft.
+#[derive(Debug, PartialEq, Eq)]
+struct Listed {
+    /// Family, table and name.
+    chain: String,
+    /// Rules, each with its handle.
+    rules: Vec<(String, String)>,
+}
+
+impl Listed {
+    fn names_links(&self) -> bool {
+        let mut rules = self.rules.iter();
+        rules.any(|(rule, _)| LINKS.iter().any(|link| rule.contains(link)))
+    }
+
+    /// Backend and table, if iptables may manage the chain.
+    fn of_iptables(&self) -> Option<(FirewallBackend, &str, &str)> {
+        let mut words = self.chain.splitn(3, ' ');
+        let backend = match words.next()? {
+            "ip" => FirewallBackend::IptablesNft,
+            "ip6" => FirewallBackend::Ip6tablesNft,
+            _ => return None,
+        };
+        let (table, name) = (words.next()?, words.next()?);
+        IPTABLES_TABLES.contains(&table).then_some((backend, table, name))
+    }
+}
+
 /// Adds the rules in a listing of chains.
-fn add_listed(text: &str, found: &mut ForeignRules) {
+async fn add_listed(text: &str, found: &mut Foreign) {
+    for listed in listed(text).iter().filter(|listed| listed.names_links()) {
+        if let Some((backend, table, name)) = listed.of_iptables()
+            && let Ok(rules) = backend::chain(backend, table, name).await
+        {
+            found.add_iptables(backend, table, &rules);
+            continue;
+        }
+        let (rules, handles): (Vec<String>, Vec<String>) = listed.rules.iter().cloned().unzip();
+        let place = |index: usize| Place::Nft {
+            chain: listed.chain.clone(),
+            handle: handles.get(index).cloned().unwrap_or_default(),
+        };
+        found.add(&format!("nft {}", listed.chain), &rules, Notation::Nft, place);
+    }
+}
+
+/// The chains of a listing with handles.
+fn listed(text: &str) -> Vec<Listed> {
     let mut table = "";
-    let mut chain: Option<(String, Vec<String>)> = None;
+    let mut chains: Vec<Listed> = Vec::new();
+    let head = |named: &'_ str| -> usize { named.find(" {").unwrap_or(named.len()) };
     for line in text.lines() {
         if let Some(named) = line.strip_prefix("table ") {
-            table = named.strip_suffix(" {").unwrap_or(named);
+            table = &named[..head(named)];
         } else if let Some(named) = line.strip_prefix("\tchain ") {
-            let name = named.strip_suffix(" {").unwrap_or(named);
-            chain = Some((format!("nft {table} {name}"), Vec::new()));
-        } else if line == "\t}" {
-            if let Some((name, rules)) = chain.take() {
-                found.add(&name, &rules, Notation::Nft);
-            }
-        } else if let (Some(rule), Some((_, rules))) = (line.strip_prefix("\t\t"), &mut chain) {
-            rules.push(rule.to_owned());
+            chains.push(Listed {
+                chain: format!("{table} {}", &named[..head(named)]),
+                rules: Vec::new(),
+            });
+        } else if let (Some(rule), Some(chain)) = (line.strip_prefix("\t\t"), chains.last_mut())
+            && let Some((rule, handle)) = rule.rsplit_once(" # handle ")
+        {
+            chain.rules.push((rule.to_owned(), handle.to_owned()));
         }
     }
+    chains
 }
 
 #[cfg(test)]
@@ -136,23 +399,55 @@ mod tests {
         let net = proc.path().join("thread-self/net");
         std::fs::create_dir_all(&net).unwrap();
         assert_eq!(
-            read_of(proc.path(), NfTables::Missing).await,
+            read_of(proc.path(), NfTables::Missing).await.report,
             ForeignRules::default()
         );
         std::fs::create_dir(net.join("ip_tables_names")).unwrap();
-        let problem = read_of(proc.path(), NfTables::Missing).await.problem.unwrap();
+        let found = read_of(proc.path(), NfTables::Missing).await;
+        let problem = found.report.problem.unwrap();
         assert!(problem.contains("ip_tables_names"), "{problem}");
     }
 
     #[test]
     fn rules_of_a_listing_belong_to_their_chains() {
-        let text = "table ip filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t\tiifname \"cni0\" \
-                    counter packets 1 bytes 60 accept\n\t\tiifname \"cali*\" counter packets 0 bytes 0 accept\n\t}\n}\ntable inet \
-                    firewalld {\n\tchain filter_FORWARD {\n\t\toifname \"flannel.1\" accept\n\t}\n}\n";
-        let mut found = ForeignRules::default();
-        add_listed(text, &mut found);
-        assert_eq!(found.twins, 1);
-        assert_eq!(found.rules.len(), 1);
-        assert_eq!(found.rules[0].chain, "nft inet firewalld filter_FORWARD");
+        let text = "table ip filter {\n\tchain FORWARD { # handle 1\n\t\ttype filter hook forward priority filter; policy drop;\n\t\tiifname \
+                    \"cni0\" counter accept # handle 7\n\t}\n}\ntable inet firewalld {\n\tchain filter_FORWARD { # handle 3\n\t\toifname \
+                    \"flannel.1\" accept comment \"a # b\" # handle 12\n\t}\n}\n";
+        let rule = |rule: &str, handle: &str| (rule.to_owned(), handle.to_owned());
+        let expected = [
+            Listed {
+                chain: "ip filter FORWARD".to_owned(),
+                rules: vec![rule(r#"iifname "cni0" counter accept"#, "7")],
+            },
+            Listed {
+                chain: "inet firewalld filter_FORWARD".to_owned(),
+                rules: vec![rule(r#"oifname "flannel.1" accept comment "a # b""#, "12")],
+            },
+        ];
+        assert_eq!(listed(text), expected);
+        assert!(expected[0].of_iptables().is_some() && expected[1].of_iptables().is_none());
+    }
+
+    #[test]
+    fn twins_are_written_from_the_last_rule_to_the_first() {
+        let mut found = Foreign::default();
+        let rules = [
+            "-A FORWARD -i eth0 -j DROP",
+            "-A FORWARD -i cni0 -j ACCEPT",
+            "-A INPUT -i cni0 -j DROP",
+            "-A FORWARD -o cni0 -j ACCEPT",
+        ]
+        .map(str::to_owned);
+        found.add_iptables(FirewallBackend::IptablesLegacy, "filter", &rules);
+        let scripts = Scripts::to_write(&found.missing);
+        let key = (FirewallBackend::IptablesLegacy, "filter".to_owned());
+        let mark = "-m comment --comment replumb-twin";
+        assert_eq!(
+            scripts.iptables[&key],
+            format!(
+                "-I INPUT 2 -i cali+ -j DROP {mark}\n-I FORWARD 4 -o cali+ -j ACCEPT {mark}\n-I FORWARD 3 -i cali+ -j ACCEPT {mark}\n"
+            )
+        );
+        assert_eq!(scripts.nft, "");
     }
 }

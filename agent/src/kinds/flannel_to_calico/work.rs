@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::flannel_to_calico::api::{NodeStatus, OrEmpty as _};
+use ::flannel_to_calico::api::NodeStatus;
 use api::node_migration::{FinishedStep, NodeMigrationSpec};
 use flannel_to_calico::host::{self, HostSettings, JournalState};
 use flannel_to_calico::host_checks;
@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use runtime::error::chain;
 use tokio::sync::watch;
 
-use self::foreign::ForeignRuleReader;
+use self::foreign::{ForeignRuleKeeper, Situation};
 use self::report::{pending, report_of};
 use self::taking::TakingClock;
 use crate::host::connections;
@@ -61,7 +61,7 @@ pub struct Worker {
     /// Numbers of the processes whose end the next step waits for.
     awaited: Vec<u32>,
     /// Rules of other programs.
-    foreign: ForeignRuleReader,
+    foreign: ForeignRuleKeeper,
 }
 
 /// State of a host on its way to the goal.
@@ -90,7 +90,7 @@ impl Worker {
             taking: TakingClock::default(),
             unknown_links: Vec::new(),
             awaited: Vec::new(),
-            foreign: ForeignRuleReader::default(),
+            foreign: ForeignRuleKeeper::default(),
         })
     }
 
@@ -164,27 +164,33 @@ impl Worker {
         let opened = opened.and(detour);
         let journal = opened.and_then(|()| self.finish_interrupted(&seen));
         let at = self.set_position(&seen, &settings);
-        let wanted = spec
-            .map(|spec| spec.flannel_to_calico.or_empty().goal)
-            .unwrap_or_default();
-        seen.facts.foreign_rules = self
-            .foreign
-            .rules(
-                at.phase,
-                wanted,
-                spec.map(|spec| spec.migration.as_str()),
-                &paths.proc,
-            )
-            .await;
         let goal = self.goal(spec, orders.as_ref(), at, goals);
         let (goal, failure) = match goal {
             Ok(goal) => (goal, self.missing_settings(spec)),
             Err(failure) => (Goal::Hold, Some(failure)),
         };
         let journal = journal.and_then(|()| self.return_not_taken(&seen, &settings, goal));
-        let outcome = self
+        let situation = |phase| Situation {
+            phase,
+            goal,
+            writes_twins: settings.write_firewall_twins,
+            migration: spec.map(|spec| spec.migration.as_str()),
+        };
+        let (foreign_rules, failure) = match self.foreign.keep(situation(at.phase), &paths.proc).await {
+            Ok(rules) => (rules, failure),
+            Err(problem) => (None, failure.or(Some(problem))),
+        };
+        let mut outcome = self
             .perform_steps(&mut seen, &settings, &paths, goal, goals, failure)
             .await;
+        // The twins go last, and before others learn that the host is back.
+        if goal == Goal::Flannel
+            && let Some(now) = self.at
+            && let Err(problem) = self.foreign.keep(situation(now.phase), &paths.proc).await
+        {
+            outcome.failure = outcome.failure.or(Some(problem));
+        }
+        seen.facts.foreign_rules = foreign_rules;
         self.report(&seen, &settings, orders.as_ref(), goal, &journal, outcome)
     }
 

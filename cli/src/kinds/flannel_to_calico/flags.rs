@@ -6,7 +6,7 @@
 )]
 
 use api::MigrationSpec;
-use api::migration::FlannelToCalico;
+use api::migration::{FirewallTwins, FlannelToCalico};
 use clap::{Args, ValueEnum};
 use flannel_to_calico::api::PolicyPreview;
 use flannel_to_calico::settings::Options;
@@ -49,6 +49,7 @@ impl KindFlags for Flags {
         let HowFlags {
             strategy,
             legacy_pods,
+            write_firewall_twins,
             allow_single_node,
             soak,
         } = how;
@@ -75,6 +76,7 @@ impl KindFlags for Flags {
             ("--from-env", *from_env),
             ("--strategy", strategy.is_some()),
             ("--legacy-pods", legacy_pods.is_some()),
+            ("--write-firewall-twins", write_firewall_twins.is_some()),
             ("--allow-single-node", allow_single_node.is_some()),
             ("--flannel-soak", soak.is_some()),
             ("--policy-preview-seconds", policy_preview_seconds.is_some()),
@@ -121,6 +123,7 @@ impl KindFlags for Flags {
         let HowFlags {
             strategy,
             legacy_pods,
+            write_firewall_twins,
             allow_single_node,
             soak,
         } = self.how;
@@ -130,6 +133,11 @@ impl KindFlags for Flags {
         );
         kind.strategy = strategy.map_or(kind.strategy, Strategy::wire);
         kind.legacy_pods = legacy_pods.map_or(kind.legacy_pods, LegacyPods::wire);
+        kind.firewall_twins = match write_firewall_twins {
+            Some(true) => FirewallTwins::Write,
+            Some(false) => FirewallTwins::Refuse,
+            None => kind.firewall_twins,
+        };
         kind.allow_single_node = allow_single_node.unwrap_or(kind.allow_single_node);
         kind.soak_seconds = soak.or(kind.soak_seconds);
         self.preview.merge(&mut kind.policy_preview);
@@ -148,6 +156,11 @@ struct HowFlags {
     /// In place: what happens to pods that existed before. Default adopt.
     #[arg(long, value_enum, ignore_case = true)]
     legacy_pods: Option<LegacyPods>,
+    /// Write a twin for Calico's links beside each rule of another program (firewalld, ufw) that names a link of flannel, and
+    /// remove it in a rollback.
+    #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true")]
+    write_firewall_twins: Option<bool>,
     /// Allow a cluster with one schedulable node: all its pods are down while it changes.
     #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]

@@ -150,8 +150,13 @@ pub(super) async fn prepare_node(
 
 /// Updates the settings of every agent that has others: of an earlier version, or of a migration that was about to end.
 pub(super) async fn write_settings(pass: &Pass<'_>) -> Result<(), WriteError> {
-    let (strategy, legacy_pods) = (pass.kind.strategy, pass.kind.legacy_pods);
-    let settings = HostSettings::for_agents(pass.settings, strategy, legacy_pods);
+    let kind = pass.kind;
+    let settings = HostSettings::for_agents(
+        pass.settings,
+        kind.strategy,
+        kind.legacy_pods,
+        kind.firewall_twins,
+    );
     for object in pass.cache.node_migrations.state() {
         let of_kind = object.spec.flannel_to_calico.or_empty();
         let mut wanted = settings.clone();

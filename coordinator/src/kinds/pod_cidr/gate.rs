@@ -83,10 +83,8 @@ impl Pass<'_> {
         }
         // The user may restart kube-proxy in stage Widen: such a loss ends by itself, and is no breach of the migration.
         let lost_before = if has_changed_nothing {
-            std::mem::take(&mut watched.breaches)
-                .into_iter()
-                .next()
-                .map(before_any_change)
+            let breaches = std::mem::take(&mut watched.breaches);
+            breaches.first().map(|breach| before_any_change(breach))
         } else {
             None
         };
@@ -151,7 +149,7 @@ impl Pass<'_> {
 }
 
 /// The wait while traffic is lost before the migration has changed anything.
-fn before_any_change(breach: String) -> Wait {
+fn before_any_change(breach: &str) -> Wait {
     Wait {
         reason: WaitReason::TrafficUnwatched,
         message: format!(

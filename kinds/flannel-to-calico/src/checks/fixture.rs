@@ -11,7 +11,7 @@ use crate::facts::{Bridge, ClusterFacts, Found, HostFacts, PreviewState, Reverse
 use crate::flannel::{Ipv6Subnet, SubnetEnvironment};
 use crate::foreign_rules::ForeignRules;
 use crate::plugin::FlannelPlugin;
-use crate::settings::{Ipv6Settings, LegacyPods, Settings, Strategy};
+use crate::settings::{FirewallTwins, Ipv6Settings, LegacyPods, Settings, Strategy};
 use engine::check::{Check, Verdict};
 use engine::cluster::{Container, DaemonSet, Node};
 use engine::cni::CniDirectory;
@@ -35,6 +35,7 @@ pub(crate) fn policy() -> CheckPolicy {
     CheckPolicy {
         strategy: Strategy::Drain,
         legacy_pods: LegacyPods::Keep,
+        firewall_twins: FirewallTwins::Refuse,
         watches_traffic: true,
         allow_single_node: false,
         permissions: Permissions::default(),

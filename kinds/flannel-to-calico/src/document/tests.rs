@@ -1,6 +1,21 @@
 use super::*;
 use crate::checks::fixture;
 
+#[test]
+fn twins_of_other_programs_rules_are_in_the_plan_if_agents_write_them() {
+    let facts = fixture::cluster();
+    let actions = |firewall_twins| {
+        let kind = FlannelToCalico {
+            firewall_twins,
+            ..by(Strategy::Drain)
+        };
+        let document = document(&kind, &fixture::settings(), &facts, "");
+        document.nodes[0].actions[0].object.clone()
+    };
+    assert_eq!(actions(FirewallTwins::Write), "firewall of the host");
+    assert_ne!(actions(FirewallTwins::Refuse), "firewall of the host");
+}
+
 fn by(strategy: Strategy) -> FlannelToCalico {
     FlannelToCalico {
         strategy,

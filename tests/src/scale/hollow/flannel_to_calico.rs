@@ -138,6 +138,7 @@ fn usual_settings() -> HostSettings {
         node_range_length: 24,
         ipv6: None,
         adopt_pods: false,
+        write_firewall_twins: false,
         adoption: AdoptionSettings::default(),
     }
 }

@@ -308,6 +308,7 @@ fn pods_that_are_not_taken_are_remembered_until_a_resume_or_their_end() {
             node_range_length: 24,
             ipv6: None,
             adopt_pods: true,
+            write_firewall_twins: true,
             adoption: AdoptionSettings {
                 resumed_at: resumed_at.map(at),
                 ..AdoptionSettings::default()
