@@ -1142,14 +1142,17 @@ fn full_facts() -> flannel_to_calico::facts::HostFacts {
 fn full_rules() -> flannel_to_calico::foreign_rules::ForeignRules {
     use flannel_to_calico::foreign_rules::{ForeignRule, ForeignRules};
 
+    let rule = ForeignRule {
+        chain: "nft inet firewalld filter_FORWARD".to_owned(),
+        rule: r#"iifname "cni0" accept"#.to_owned(),
+        twin: r#"iifname "cali*" accept"#.to_owned(),
+        refused: Some("nft: syntax error".to_owned()),
+    };
     ForeignRules {
-        rules: vec![ForeignRule {
-            chain: "nft inet firewalld filter_FORWARD".to_owned(),
-            rule: r#"iifname "cni0" accept"#.to_owned(),
-            twin: r#"iifname "cali*" accept"#.to_owned(),
-            refused: Some("nft: syntax error".to_owned()),
-        }],
+        rules: vec![rule.clone()],
         more: 1,
+        refused: 1,
+        passage: vec![rule],
         twins: 2,
         written: 1,
         problem: Some("nft: no such file".to_owned()),

@@ -1,7 +1,7 @@
 //! Rules of other programs that name the links of flannel, in every backend.
 
 use agent::host::firewall::foreign::{self, Foreign};
-use flannel_to_calico::foreign_rules::ForeignRules;
+use flannel_to_calico::foreign_rules::{ForeignRules, TwinOf};
 
 use crate::host::{in_namespace, run};
 
@@ -123,7 +123,9 @@ fn rules_of_others_are_named_until_they_have_a_twin() {
             (0, 6),
             "{found:#?}"
         );
-        assert!(!found.has_written_twins(), "a person has written them");
+        assert!(!found.differs(&[TwinOf::Calico]), "a person has written them");
+        assert!(found.differs(&[TwinOf::Calico, TwinOf::Passage]));
+        assert_eq!(found.report.written, 0);
     });
 }
 
@@ -133,7 +135,7 @@ fn twins_are_written_beside_their_rules_and_taken_back() {
     in_namespace(|| async {
         create_rules();
         let before = rulesets();
-        read().await.write_twins().await.unwrap();
+        assert_eq!(read().await.keep(&[TwinOf::Calico]).await, [""; 0]);
         let found = read().await;
         assert_eq!(
             (found.report.rules.len(), found.report.written),
@@ -174,10 +176,19 @@ fn twins_are_written_beside_their_rules_and_taken_back() {
             "{firewalld}"
         );
         // Once more: nothing is written twice.
-        assert!(!found.lacks_twins());
-        found.remove_twins().await.unwrap();
+        assert!(!found.differs(&[TwinOf::Calico]));
+        // While pods are adopted, and again without these.
+        let both = [TwinOf::Calico, TwinOf::Passage];
+        assert_eq!(found.keep(&both).await, [""; 0]);
+        let found = read().await;
+        assert!(!found.differs(&both), "{found:#?}");
+        assert_eq!(found.report.written, 8, "{found:#?}");
+        assert_eq!(found.keep(&[TwinOf::Calico]).await, [""; 0]);
+        let found = read().await;
+        assert_eq!(found.report.written, 5, "{found:#?}");
+        assert_eq!(found.keep(&[]).await, [""; 0]);
         assert_eq!(rulesets(), before);
-        assert!(!read().await.has_written_twins());
+        assert!(!read().await.differs(&[]));
     });
 }
 
@@ -201,8 +212,10 @@ fn a_twin_that_its_program_refuses_is_reported() {
             .map(|rule| rule.refused.is_some())
             .collect();
         assert_eq!(refused, [true, false], "{found:#?}");
-        // All or nothing.
-        found.write_twins().await.unwrap_err();
-        assert_eq!(read().await.report.written, 0);
+        assert_eq!(found.report.refused, 1);
+        // The other rule has its twin all the same.
+        let problems = found.keep(&[TwinOf::Calico]).await;
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(read().await.report.written, 1);
     });
 }

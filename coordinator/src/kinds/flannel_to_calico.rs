@@ -19,6 +19,7 @@ mod saved;
 #[cfg(test)]
 mod scenarios;
 mod traffic;
+mod twins;
 mod view;
 
 use std::collections::BTreeMap;

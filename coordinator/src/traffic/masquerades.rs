@@ -1,7 +1,7 @@
-//! Paths on which packets of pods of the new network arrive from another address than that of the pod, where those of pods of the
-//! old network keep theirs: network policies and applications of moved pods would see the address of a node. Pure.
+//! Paths from or to the new network on which packets arrive from another address than that of the pod, where packets within the old
+//! network keep theirs: network policies and applications would see the address of a node. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use api::traffic::Masquerade;
@@ -21,7 +21,7 @@ pub struct Sender {
     pub addresses: Vec<IpAddr>,
 }
 
-/// The wait while packets of the new network are masqueraded. `senders`: traffic pods by UID. `flows`: wanted paths by node.
+/// The wait while packets from or to the new network are masqueraded. `senders`: traffic pods by UID. `flows`: wanted paths by node.
 pub fn wait(
     snapshot: &Snapshot,
     senders: &BTreeMap<&str, Sender>,
@@ -32,46 +32,34 @@ pub fn wait(
         let report = object.status.as_ref()?.traffic.as_ref()?;
         (report.losses_counted_since == judged_since).then_some((node.as_str(), report))
     });
-    let mut kept: BTreeSet<(Option<&str>, Path)> = BTreeSet::new();
-    let mut lost: Vec<(&str, Path, &Masquerade, IpAddr)> = Vec::new();
+    let mut old: BTreeMap<(&str, Path), bool> = BTreeMap::new();
+    let mut changed: Vec<(&str, Path, &Masquerade, IpAddr)> = Vec::new();
     for (node, report) in reports {
         for flow in flows.get(node).into_iter().flatten() {
             let Some(sender) = senders.get(flow.source.as_str()) else {
                 continue;
             };
-            let Some(path) = Path::of(flow.class) else {
+            let found = report.masquerades.iter().find(|found| found.flow == *flow);
+            let Some((path, is_of_old)) = Path::of(flow.class, sender.generation) else {
                 continue;
             };
-            let found = report.masquerades.iter().find(|found| found.flow == *flow);
-            let own = sender
-                .addresses
-                .iter()
-                .find(|own| own.is_ipv4() == flow.address.is_ipv4());
-            match (sender.generation, found, own) {
-                (Generation::Old, None, _) if report.reporting.contains(&flow.source) => {
-                    kept.extend([(Some(node), path), (None, path)]);
-                }
-                (Generation::New, Some(found), Some(own)) => lost.push((node, path, found, *own)),
-                (Generation::Old | Generation::New, _, _) => {}
+            if is_of_old && report.reporting.contains(&flow.source) {
+                let is_kept = old.entry((node, path)).or_insert(true);
+                *is_kept &= found.is_none();
+            }
+            let mut addresses = sender.addresses.iter();
+            let own = addresses.find(|own| own.is_ipv4() == flow.address.is_ipv4());
+            if let (false, Some(found), Some(own)) = (is_of_old, found, own) {
+                changed.push((node, path, found, *own));
             }
         }
     }
-    let has_old = |node: &str, path: Path| {
-        let flows = flows.get(node).into_iter().flatten();
-        flows
-            .filter(|flow| Path::of(flow.class) == Some(path))
-            .any(|flow| {
-                let sender = senders.get(flow.source.as_str());
-                sender.is_some_and(|sender| sender.generation == Generation::Old)
-            })
-    };
-    // What the old network does not have either is not the fault of the new one: on the same node, if it has both.
-    lost.retain(|(node, path, ..)| {
-        let place = has_old(node, *path).then_some(*node);
-        kept.contains(&(place, *path))
+    // What the old network does not have either is not the fault of the new one: on the same node, if that is known.
+    let lost = changed.into_iter().filter(|(node, path, ..)| {
+        let anywhere = || old.iter().any(|((_, other), is_kept)| other == path && *is_kept);
+        old.get(&(*node, *path)).copied().unwrap_or_else(anywhere)
     });
     let texts: Vec<String> = lost
-        .iter()
         .map(|(node, _, found, own)| {
             format!(
                 "{} from node {node} to {} ({}): the traffic pod has {own}, and its packets arrive from {}",
@@ -85,8 +73,8 @@ pub fn wait(
     (!texts.is_empty()).then(|| Wait {
         reason: WaitReason::PodsMasqueraded,
         message: format!(
-            "packets of pods of the new network lose their source address, so policies and applications would see a node instead of \
-             the pod: {}. Make the program that masquerades them (kube-proxy, ip-masq-agent, a firewall) recognize the new range, \
+            "packets from or to pods of the new network lose their source address, so policies and applications would see a node instead \
+             of the pod: {}. Make the program that masquerades them (kube-proxy, ip-masq-agent, a firewall) recognize the new range, \
              or accept it with gates.sourceAddresses: Ignore",
             lines(&texts)
         ),
@@ -104,15 +92,14 @@ enum Path {
 }
 
 impl Path {
-    /// The way of this class, if the other end reports what it sees.
-    fn of(class: PathClass) -> Option<Self> {
+    /// The way of this class, and whether it has the old network at both ends; `None` if the other end does not report what it sees.
+    fn of(class: PathClass, source: Generation) -> Option<(Self, bool)> {
         match class {
-            PathClass::OldToOld
-            | PathClass::OldToNew
-            | PathClass::NewToOld
-            | PathClass::NewToNew
-            | PathClass::SameNode => Some(Self::Direct),
-            PathClass::PodToService => Some(Self::Service),
+            PathClass::OldToOld => Some((Self::Direct, true)),
+            PathClass::OldToNew | PathClass::NewToOld | PathClass::NewToNew | PathClass::SameNode => {
+                Some((Self::Direct, false))
+            }
+            PathClass::PodToService => Some((Self::Service, source == Generation::Old)),
             PathClass::PodToDns | PathClass::PodToApi => None,
         }
     }

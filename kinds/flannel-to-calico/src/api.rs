@@ -123,6 +123,27 @@ pub struct NodeSpec {
     pub automatic_rollback: Option<AutomaticRollback>,
 }
 
+/// Twins that a migrated host does not have, one line each: rules of other programs do not apply to pods of Calico there.
+pub fn missing_twins<'node>(
+    spec: &NodeSpec,
+    status: &'node NodeStatus,
+) -> impl Iterator<Item = String> + 'node {
+    let is_kept = spec.host.as_ref().is_some_and(|host| host.write_firewall_twins);
+    let is_migrated = status.phase.is_some_and(|phase| phase != Phase::Flannel);
+    let facts = status.facts.as_ref().filter(|_| is_kept && is_migrated);
+    let rules = facts.and_then(|facts| facts.foreign_rules.as_ref());
+    rules.into_iter().flat_map(|found| &found.rules).map(|rule| {
+        let why = rule
+            .refused
+            .as_ref()
+            .map_or_else(String::new, |why| format!(" ({why})"));
+        format!(
+            "{}: {}: without its twin{why}: {}",
+            rule.chain, rule.rule, rule.twin
+        )
+    })
+}
+
 /// `flannelToCalico` is what the agent has observed and done on its host, for migrations of this kind, and while no kind is set.
 /// Unset for other kinds, unless such a migration has left the host between two networks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -17,7 +17,7 @@ use crate::settings::{Family, Mode, Settings};
 pub use self::{PodCidr as Spec, PodCidrStatus as Status};
 pub use crate::host::{HostFacts as NodeStatus, HostSettings as NodeSpec};
 
-/// `podCidr` moves all pods of a Calico IPPool to a new range, then deletes the old IPPool. Immutable.
+/// `podCidr` moves all pods of a Calico IPPool to a new range, then deletes the old IPPool. Immutable, except `localRangesChecked`.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("isCIDR(self.from) && cidr(self.from) == cidr(self.from).masked()")
     .message("from must be a range without host bits, such as 10.244.0.0/16"))]
@@ -59,7 +59,8 @@ pub struct PodCidr {
     #[serde(default)]
     pub delete_bare_pods: bool,
     /// `localRangesChecked` confirms that whatever routes Services on the nodes takes both ranges for ranges of pods, or recognizes
-    /// pods in another way. Needed if no kube-proxy is found in the API, and without effect otherwise. Defaults to false.
+    /// pods in another way. Needed if neither the API nor the rules of kube-proxy on the nodes show that. With true, the migration
+    /// does not wait for rules of kube-proxy. Can be changed at any time. Defaults to false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub local_ranges_checked: bool,
     /// `etcd` is the connection to etcd v3 if Calico stores its data there. Defaults to the connection that calico-node uses.
@@ -68,7 +69,9 @@ pub struct PodCidr {
     pub etcd: Option<EtcdAccess>,
 }
 
-impl KindFields for PodCidr {}
+impl KindFields for PodCidr {
+    const CHANGEABLE: &'static [&'static str] = &["localRangesChecked"];
+}
 
 /// `podCidr` is the state of a change of the pod range. Unset until its settings are known, and for other kinds. The source range
 /// is the one that pods leave: the old range, or the new range during a rollback.

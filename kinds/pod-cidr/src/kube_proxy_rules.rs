@@ -1,11 +1,11 @@
 //! The ranges that kube-proxy takes for those of pods, by its rules in the kernel of every node: these count, wherever kube-proxy
 //! runs, whatever it is told, and whether it was restarted since. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use engine::found::Found;
 use engine::owner::Owner;
-use engine::words::names;
+use engine::words::{names, number};
 use ipnet::IpNet;
 
 use crate::hardcoded_range::{Needs, RangeUse};
@@ -24,9 +24,16 @@ pub fn with_rules<'facts>(
         .iter()
         .filter(|mention| mention.is_of_kube_proxy)
         .collect();
+    // Not a configuration with more ranges: kube-proxy refuses two of one family, does not start, and leaves its former rules.
     let follows = |ranges: &[IpNet]| {
-        let has_all = |mention: &&RangeUse| ranges.iter().all(|range| mention.ranges.contains(range));
-        configured.iter().any(has_all)
+        let has_the_same = |mention: &&RangeUse| {
+            let of_family = mention
+                .ranges
+                .iter()
+                .filter(|range| Family::of(range) == Family::of(from));
+            of_family.collect::<BTreeSet<_>>() == ranges.iter().collect::<BTreeSet<_>>()
+        };
+        configured.iter().any(has_the_same)
     };
     let mut groups: BTreeMap<[bool; 4], (Vec<IpNet>, Vec<String>)> = BTreeMap::new();
     for (node, host) in hosts {
@@ -68,6 +75,28 @@ fn ranges_of(host: &HostFacts, family: &IpNet) -> Vec<IpNet> {
     of_family.copied().collect()
 }
 
+/// Nodes whose agents have reported that the rules cannot be read, one line for the first of them: what they say decides whether pods
+/// may move.
+pub fn unreadable<'facts>(
+    hosts: impl IntoIterator<Item = (&'facts str, &'facts HostFacts)>,
+) -> Option<String> {
+    let mut unreadable = hosts
+        .into_iter()
+        .filter_map(|(node, host)| match &host.local_traffic {
+            Found::Malformed(problem) => Some((node, problem)),
+            Found::Present(_) | Found::Absent => None,
+        });
+    let (node, problem) = unreadable.next()?;
+    let others = match unreadable.count() {
+        0 => String::new(),
+        others => format!(", and {} like it", number(others, "other node", "other nodes")),
+    };
+    Some(format!(
+        "rules of kube-proxy on node {node}: found {problem}{others}, needed the ranges that it takes for those of pods. Fix: correct \
+         what the message names, or look at the rules yourself and confirm by spec.podCidr.localRangesChecked (--local-ranges-checked)"
+    ))
+}
+
 /// Nodes whose rules do not show how kube-proxy recognizes pods, each with what was found instead.
 pub fn unknown<'facts>(
     hosts: impl IntoIterator<Item = (&'facts str, Option<&'facts HostFacts>)>,
@@ -90,7 +119,8 @@ fn of_rules(ranges: Vec<IpNet>, nodes: &[String]) -> RangeUse {
         object: format!("rules of kube-proxy on {on} {}", names(nodes)),
         owner: Owner::Cluster,
         fix: "restart kube-proxy there if it is told both ranges already (clusterCIDR of its configuration, or --cluster-cidr). \
-              Otherwise set one range of the family around both first, or detectLocalMode InterfaceNamePrefix with prefix cali. \
+              Otherwise set one range of the family around both first, or detectLocalMode InterfaceNamePrefix with prefix cali. Where \
+              no kube-proxy runs any more, remove its rules with `kube-proxy --cleanup`, or confirm by localRangesChecked. \
               Needed: {ranges}"
             .to_owned(),
         ranges,

@@ -47,18 +47,10 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
         return tally;
     };
     let reader = MigrationReader::new(cluster);
-    let request = Request {
-        strategy: api::migration::Strategy::InPlace,
-        spec: serde_json::json!({
-            "flannelToCalico": { "legacyPods": "Adopt", "firewallTwins": "Write", "soakSeconds": SOAK },
-            "rollout": { "stepTimeoutSeconds": STEP_TIMEOUT },
-        }),
-        ..Request::default()
-    };
     let began = async {
         let image = image(cluster).await?;
         set_image(cluster, MISSING_IMAGE).await?;
-        Ok((image, run.start(&request).await?))
+        Ok((image, run.start(&request()).await?))
     };
     let Some((image, watch)) = tally.count("back: a Calico that never starts", began.await) else {
         return tally;
@@ -132,6 +124,18 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
         verify_no_disruption(&run, watch, &[]).await,
     );
     tally
+}
+
+/// The migration: in place, with adopted pods and the twins of [`firewall`].
+fn request() -> Request {
+    Request {
+        strategy: api::migration::Strategy::InPlace,
+        spec: serde_json::json!({
+            "flannelToCalico": { "legacyPods": "Adopt", "firewallTwins": "Write", "soakSeconds": SOAK },
+            "rollout": { "stepTimeoutSeconds": STEP_TIMEOUT },
+        }),
+        ..Request::default()
+    }
 }
 
 async fn image(cluster: &Cluster) -> Result<String> {

@@ -92,7 +92,11 @@ pub async fn are_kept(cluster: &Cluster, range: Ipv4Net) -> Result<()> {
     ]
     .concat();
     let service = cluster.api().kubectl(&service).await?;
-    let url = format!("http://{}/cgi-bin/source", service.trim());
+    // busybox' wget is not usable without a name service.
+    let question = format!(
+        "printf 'GET /cgi-bin/source HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {} 80",
+        service.trim()
+    );
     let pods = asking_pods(cluster).await?;
     ensure!(!pods.is_empty(), "there is no pod {ASKING} in namespace sample");
     for (pod, address) in pods {
@@ -101,12 +105,9 @@ pub async fn are_kept(cluster: &Cluster, range: Ipv4Net) -> Result<()> {
             "pod {pod} has {address}, needed one of {range}"
         );
         for _ in 0..QUESTIONS {
-            let ask = [
-                &SAMPLE[..],
-                &["exec", &pod, "--", "wget", "-q", "-T", "5", "-O", "-", &url],
-            ]
-            .concat();
-            let seen = cluster.api().kubectl(&ask).await?;
+            let ask = [&SAMPLE[..], &["exec", &pod, "--", "sh", "-c", &question]].concat();
+            let answer = cluster.api().kubectl(&ask).await?;
+            let seen = answer.trim().lines().last().unwrap_or_default();
             // busybox writes an IPv4 address inside an IPv6 one in brackets.
             let seen = seen.trim().trim_start_matches("[::ffff:").trim_end_matches(']');
             ensure!(

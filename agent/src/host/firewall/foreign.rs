@@ -1,17 +1,20 @@
 //! Rules of other programs that name the links of flannel: reads them chain by chain, without those of kube-proxy, of which a node may
 //! have hundreds of thousands, and writes and removes their twins for the links of Calico.
 
+mod scripts;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use flannel_to_calico::facts::FirewallBackend;
-use flannel_to_calico::foreign_rules::{ChainTwins, ForeignRules, Notation, is_known};
+use flannel_to_calico::foreign_rules::{ChainTwins, ForeignRules, Notation, TwinOf, is_known};
 use runtime::error::chain;
 
+use self::scripts::{Mode, Place, Scripts, Twin, each};
 use super::FirewallError;
-use super::backend::{self, legacy_tables, load, program, save, transact};
+use super::backend::{self, legacy_tables, program, save};
 use crate::host::netlink::{NfTables, nf_tables};
-use crate::host::program::{LOCK_SECONDS, ProgramError, lines, run};
+use crate::host::program::{lines, run};
 
 /// Most chains that are read: firewalld has some hundred.
 const CHAINS: usize = 2000;
@@ -37,68 +40,45 @@ pub struct Foreign {
     written: Vec<Twin>,
 }
 
-/// A twin that is missing, or that the agent has written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Twin {
-    place: Place,
-    /// The twin as its program reads it, with the mark of the agent.
-    text: String,
-}
-
-/// Where a rule is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
-    /// In a chain of nftables (family, table and name), with this handle.
-    Nft { chain: String, handle: String },
-    /// In a chain of iptables, as the n-th rule, from 1. The text begins with `-A` and the chain.
-    Iptables {
-        backend: FirewallBackend,
-        table: String,
-        number: usize,
-    },
-}
-
 impl Foreign {
-    /// Whether twins are missing.
-    pub fn lacks_twins(&self) -> bool {
-        !self.missing.is_empty()
+    /// Whether the twins differ from those that are wanted: the kinds of twins that the agent keeps.
+    pub fn differs(&self, wanted: &[TwinOf]) -> bool {
+        self.missing.iter().any(|twin| wanted.contains(&twin.of))
+            || self.written.iter().any(|twin| !wanted.contains(&twin.of))
     }
 
-    /// Whether the agent has written twins.
-    pub fn has_written_twins(&self) -> bool {
-        !self.written.is_empty()
-    }
-
-    /// Writes the missing twins, each directly after its rule.
-    ///
-    /// # Errors
-    ///
-    /// A program of a firewall refuses a twin, or the rule is gone. Twins of other programs may be written by then.
-    pub async fn write_twins(&self) -> Result<(), ProgramError> {
-        apply(&Scripts::to_write(&self.missing), Mode::Change).await
-    }
-
-    /// Removes the twins that the agent has written.
-    ///
-    /// # Errors
-    ///
-    /// A program of a firewall refuses the change, or a twin is gone.
-    pub async fn remove_twins(&self) -> Result<(), ProgramError> {
-        apply(&Scripts::to_remove(&self.written), Mode::Change).await
+    /// Writes the missing twins of these kinds, each directly after its rule, and removes those of other kinds that the agent has
+    /// written. A refused one does not keep the others from that. Returns the problems, one text for each twin.
+    pub async fn keep(&self, wanted: &[TwinOf]) -> Vec<String> {
+        let missing = self.missing.iter().filter(|twin| wanted.contains(&twin.of));
+        let surplus = self.written.iter().filter(|twin| !wanted.contains(&twin.of));
+        let missing: Vec<&Twin> = missing.collect();
+        let mut problems = each(&missing, Scripts::to_write, Mode::Change).await;
+        problems.extend(each(&surplus.collect::<Vec<_>>(), Scripts::to_remove, Mode::Change).await);
+        let texts = problems
+            .into_iter()
+            .map(|(twin, problem)| format!("{}: {problem}", twin.text));
+        texts.collect()
     }
 
     fn add(&mut self, name: &str, rules: &[String], notation: Notation, place: impl Fn(usize) -> Place) {
         let found = ChainTwins::of(rules, notation);
         self.report.add(name, &found);
-        let missing = found.missing.into_iter().map(|(index, missing)| Twin {
-            place: place(index),
-            text: missing.marked,
+        let missing = found.missing.into_iter().filter_map(|(index, missing)| {
+            Some(Twin {
+                of: missing.of,
+                place: place(index),
+                text: missing.marked?,
+                plain: missing.twin,
+            })
         });
         self.missing.extend(missing);
-        let written = found.written.into_iter().filter_map(|index| {
+        let written = found.written.into_iter().filter_map(|(index, of)| {
             Some(Twin {
+                of,
                 place: place(index),
                 text: rules.get(index)?.clone(),
+                plain: String::new(),
             })
         });
         self.written.extend(written);
@@ -128,109 +108,18 @@ impl Foreign {
         }
     }
 
-    /// Tries, without a change, whether each reported twin could be written.
+    /// Tries, without a change, whether each twin could be written.
     async fn try_twins(&mut self) {
-        if apply(&Scripts::to_write(&self.missing), Mode::Try).await.is_ok() {
-            return;
-        }
-        for (rule, twin) in self.report.rules.iter_mut().zip(&self.missing) {
-            let script = Scripts::to_write(std::slice::from_ref(twin));
-            rule.refused = apply(&script, Mode::Try).await.err().map(|error| chain(&error));
-        }
-    }
-}
-
-/// Whether scripts are only tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Try,
-    Change,
-}
-
-/// One transaction for each program.
-#[derive(Debug, Default)]
-struct Scripts {
-    nft: String,
-    iptables: BTreeMap<(FirewallBackend, String), String>,
-}
-
-impl Scripts {
-    fn to_write(twins: &[Twin]) -> Self {
-        let mut scripts = Self::default();
-        // From the last rule of a chain to the first: the numbers of the others stay.
-        for twin in twins.iter().rev() {
-            match &twin.place {
-                Place::Nft { chain, handle } => {
-                    let line = format!("add rule {chain} handle {handle} {}\n", twin.text);
-                    scripts.nft.push_str(&line);
-                }
-                Place::Iptables {
-                    backend,
-                    table,
-                    number,
-                } => {
-                    let Some((chain, rest)) = of_chain(&twin.text) else {
-                        continue;
-                    };
-                    let line = format!("-I {chain} {} {rest}\n", number + 1);
-                    *scripts.of(*backend, table) += &line;
-                }
-            }
-        }
-        scripts
-    }
-
-    fn to_remove(twins: &[Twin]) -> Self {
-        let mut scripts = Self::default();
-        for twin in twins {
-            match &twin.place {
-                Place::Nft { chain, handle } => {
-                    let line = format!("delete rule {chain} handle {handle}\n");
-                    scripts.nft.push_str(&line);
-                }
-                Place::Iptables { backend, table, .. } => {
-                    let Some((chain, rest)) = of_chain(&twin.text) else {
-                        continue;
-                    };
-                    let line = format!("-D {chain} {rest}\n");
-                    *scripts.of(*backend, table) += &line;
-                }
-            }
-        }
-        scripts
-    }
-
-    fn of(&mut self, backend: FirewallBackend, table: &str) -> &mut String {
-        self.iptables.entry((backend, table.to_owned())).or_default()
-    }
-}
-
-/// Chain and rest of a rule of iptables.
-fn of_chain(rule: &str) -> Option<(&str, &str)> {
-    rule.strip_prefix("-A ")?.split_once(' ')
-}
-
-async fn apply(scripts: &Scripts, mode: Mode) -> Result<(), ProgramError> {
-    if !scripts.nft.is_empty() {
-        match mode {
-            Mode::Try => run("nft", &["-c", "-f", "-"], Some(&scripts.nft))
-                .await
-                .map(drop)?,
-            Mode::Change => load(&scripts.nft).await?,
+        let all: Vec<&Twin> = self.missing.iter().collect();
+        let refused = each(&all, Scripts::to_write, Mode::Try).await;
+        let refused: Vec<(TwinOf, String, String)> = refused
+            .into_iter()
+            .map(|(twin, problem)| (twin.of, twin.plain.clone(), problem))
+            .collect();
+        for (of, twin, problem) in refused {
+            self.report.refuse(of, &twin, &problem);
         }
     }
-    for ((backend, table), lines) in &scripts.iptables {
-        let script = format!("*{table}\n{lines}COMMIT\n");
-        match mode {
-            Mode::Try => {
-                let restore = format!("{}-restore", program(*backend));
-                let arguments = ["--test", "--noflush", "-w", LOCK_SECONDS];
-                run(&restore, &arguments, Some(&script)).await.map(drop)?;
-            }
-            Mode::Change => transact(*backend, &script).await?,
-        }
-    }
-    Ok(())
 }
 
 /// The rules, or why they could not be read.
@@ -243,7 +132,7 @@ async fn read_of(proc: &Path, kernel: NfTables) -> Foreign {
     if let Err(error) = read_all(proc, kernel, &mut found).await {
         found.report.problem = Some(chain(&error));
     }
-    if found.lacks_twins() {
+    if !found.missing.is_empty() {
         found.try_twins().await;
     }
     found
@@ -270,11 +159,11 @@ async fn read_nftables(found: &mut Foreign) -> Result<(), FirewallError> {
         let commands: Vec<String> = some.iter().map(|chain| format!("list chain {chain}")).collect();
         // A chain that was deleted meanwhile fails the call: each is read alone then.
         match run("nft", &["-s", "-a", &commands.join("; ")], None).await {
-            Ok(text) => add_listed(&text, found).await,
+            Ok(text) => add_listed(&text, found).await?,
             Err(_) => {
                 for command in &commands {
                     match run("nft", &["-s", "-a", command], None).await {
-                        Ok(text) => add_listed(&text, found).await,
+                        Ok(text) => add_listed(&text, found).await?,
                         Err(error) if chain(&error).contains("No such file or directory") => {}
                         Err(error) => return Err(error.into()),
                     }
@@ -350,13 +239,18 @@ impl Listed {
 }
 
 /// Adds the rules in a listing of chains.
-async fn add_listed(text: &str, found: &mut Foreign) {
+async fn add_listed(text: &str, found: &mut Foreign) -> Result<(), FirewallError> {
     for listed in listed(text).iter().filter(|listed| listed.names_links()) {
-        if let Some((backend, table, name)) = listed.of_iptables()
-            && let Ok(rules) = backend::chain(backend, table, name).await
-        {
-            found.add_iptables(backend, table, &rules);
-            continue;
+        if let Some((backend, table, name)) = listed.of_iptables() {
+            match backend::chain(backend, table, name).await {
+                Ok(rules) => {
+                    found.add_iptables(backend, table, &rules);
+                    continue;
+                }
+                // A table of nft alone.
+                Err(error) if chain(&error).contains("incompatible") => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         let (rules, handles): (Vec<String>, Vec<String>) = listed.rules.iter().cloned().unzip();
         let place = |index: usize| Place::Nft {
@@ -365,6 +259,7 @@ async fn add_listed(text: &str, found: &mut Foreign) {
         };
         found.add(&format!("nft {}", listed.chain), &rules, Notation::Nft, place);
     }
+    Ok(())
 }
 
 /// The chains of a listing with handles.
@@ -439,7 +334,12 @@ mod tests {
         ]
         .map(str::to_owned);
         found.add_iptables(FirewallBackend::IptablesLegacy, "filter", &rules);
-        let scripts = Scripts::to_write(&found.missing);
+        let calico: Vec<&Twin> = found
+            .missing
+            .iter()
+            .filter(|twin| twin.of == TwinOf::Calico)
+            .collect();
+        let scripts = Scripts::to_write(&calico);
         let key = (FirewallBackend::IptablesLegacy, "filter".to_owned());
         let mark = "-m comment --comment replumb-twin";
         assert_eq!(

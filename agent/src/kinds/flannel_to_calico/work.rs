@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use runtime::error::chain;
 use tokio::sync::watch;
 
-use self::foreign::{ForeignRuleKeeper, Situation};
+use self::foreign::{ForeignRuleKeeper, Task};
 use self::report::{pending, report_of};
 use self::taking::TakingClock;
 use crate::host::connections;
@@ -170,26 +170,20 @@ impl Worker {
             Err(failure) => (Goal::Hold, Some(failure)),
         };
         let journal = journal.and_then(|()| self.return_not_taken(&seen, &settings, goal));
-        let situation = |phase| Situation {
-            phase,
-            goal,
-            writes_twins: settings.write_firewall_twins,
-            migration: spec.map(|spec| spec.migration.as_str()),
-        };
-        let (foreign_rules, failure) = match self.foreign.keep(situation(at.phase), &paths.proc).await {
-            Ok(rules) => (rules, failure),
-            Err(problem) => (None, failure.or(Some(problem))),
-        };
-        let mut outcome = self
+        let migration = spec.map(|spec| spec.migration.as_str());
+        let task = Task::of(at.phase, goal, &settings);
+        let foreign = self.foreign.perform(task, migration, &paths.proc).await;
+        let failure = failure.or(foreign.problem.filter(|_| Task::is_needed(at.phase, goal)));
+        let outcome = self
             .perform_steps(&mut seen, &settings, &paths, goal, goals, failure)
             .await;
-        // The twins go last, and before others learn that the host is back.
-        if goal == Goal::Flannel
-            && let Some(now) = self.at
-            && let Err(problem) = self.foreign.keep(situation(now.phase), &paths.proc).await
-        {
-            outcome.failure = outcome.failure.or(Some(problem));
-        }
+        // Twins that the steps needed go last, and before others learn that the host is back.
+        let next = self.at.map_or(task, |now| Task::of(now.phase, goal, &settings));
+        let foreign_rules = if next == task {
+            foreign.rules
+        } else {
+            self.foreign.perform(next, migration, &paths.proc).await.rules
+        };
         seen.facts.foreign_rules = foreign_rules;
         self.report(&seen, &settings, orders.as_ref(), goal, &journal, outcome)
     }

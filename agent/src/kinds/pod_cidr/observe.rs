@@ -59,6 +59,16 @@ struct RulesRead {
     local_traffic: Found<LocalTraffic>,
 }
 
+impl RulesRead {
+    /// How long this read counts: a problem may be over in a moment.
+    fn age(&self) -> Duration {
+        match &self.local_traffic {
+            Found::Malformed(_) => RULES_AGE,
+            Found::Present(_) | Found::Absent => RULES_AGE.max(self.took * SHARE),
+        }
+    }
+}
+
 /// Observes the host.
 #[derive(Debug)]
 pub struct Observer {
@@ -143,7 +153,7 @@ impl Observer {
     /// How kube-proxy recognizes pods: the last read of its rules, or a new one.
     async fn local_traffic(&mut self) -> Found<LocalTraffic> {
         if let Some(read) = &self.rules
-            && read.at.elapsed() < RULES_AGE.max(read.took * SHARE)
+            && read.at.elapsed() < read.age()
         {
             return read.local_traffic.clone();
         }

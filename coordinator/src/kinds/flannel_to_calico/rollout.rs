@@ -29,7 +29,7 @@ use super::pass::Pass;
 use super::report::count_nodes;
 use super::traffic::{fates, networks};
 use super::view::network_label;
-use super::{adopt, drift};
+use super::{adopt, drift, twins};
 use crate::clock::Clock;
 use crate::drafts::Drafts;
 use crate::limits::{self, rules};
@@ -63,7 +63,7 @@ pub(super) async fn advance(
         Kept::Announced => return Ok(Vec::new()),
         Kept::Restored(nodes) => nodes,
     };
-    evict::update(context, memory, snapshot.pods());
+    remember(pass, memory, &snapshot);
     let probes = probe::choose(&snapshot, is_untouched, |node| is_served(pass, &snapshot, node));
     probe::delete_spent_probe_pods(context, &snapshot, now, loses_calicos_address).await?;
     let order = node_order(&snapshot, &context.node_name);
@@ -130,6 +130,12 @@ pub(super) async fn advance(
         end_rollout(&round, memory, &order, is_prepared, watched.wait, status).await?;
     }
     Ok(waits.values().map(|held| held.reason).collect())
+}
+
+/// Updates what outlives the pass: requested evictions, and warnings.
+fn remember(pass: &Pass<'_>, memory: &mut Memory, snapshot: &Snapshot) {
+    evict::update(pass.context, memory, snapshot.pods());
+    twins::warn(memory, pass.migration, snapshot);
 }
 
 /// Keeps the traffic pods, and takes the drafts of the nodes' specs with what agents have to measure.

@@ -83,7 +83,7 @@ impl Pass<'_> {
         let mentions = self
             .mentions(memory, known, (&left_range, &target), once_moved)
             .await?;
-        let mentions = kube_proxy_rules::with_rules(&mentions, self.hosts(), &left_range, &target);
+        let (mentions, widen) = self.with_rules(&mentions, &left_range, &target);
         let switch = self.switch(memory, &left_range, &target, known);
         let redundancy = self.redundancy(&residents, self.workloads, known, &mut memory.restores);
         let Watched { gate, unproved } = held;
@@ -97,7 +97,7 @@ impl Pass<'_> {
             old: self.pool_view(PoolRole::Old, known, &left, &routes),
             new: self.pool_view(PoolRole::New, known, &left, &routes),
             wanted: &pools::wanted(&self.saved.old_pool, &to, known.settings.block_size.value),
-            widen: &hardcoded_range::widen(&mentions, &left_range, &target),
+            widen: &widen,
             tunnel_changes: switch.ends,
             kept_in_source: self.kept_in_source(&left_range),
             kept_in_target: switch.kept_in_target,
@@ -165,6 +165,22 @@ impl Pass<'_> {
         let of_tenants = of_tenants.map(|(namespace, words)| (format!("namespace {namespace}"), words));
         memory.warnings.add(of_tenants);
         Ok(found)
+    }
+
+    /// The same objects with kube-proxy's rules on nodes, and what has to allow both ranges before pods move.
+    fn with_rules(
+        &self,
+        mentions: &[RangeUse],
+        left: &IpNet,
+        target: &IpNet,
+    ) -> (Vec<RangeUse>, Vec<String>) {
+        if self.kind.local_ranges_checked {
+            return (mentions.to_vec(), hardcoded_range::widen(mentions, left, target));
+        }
+        let all = kube_proxy_rules::with_rules(mentions, self.hosts(), left, target);
+        let mut widen = hardcoded_range::widen(&all, left, target);
+        widen.extend(kube_proxy_rules::unreadable(self.hosts()));
+        (all, widen)
     }
 
     fn policy(&self, hold: Option<engine::decision::Wait>) -> Policy {

@@ -4,7 +4,7 @@ use super::network::hosts;
 use super::{CheckName, CheckPolicy};
 use crate::facts::ClusterFacts;
 use crate::foreign_rules::ForeignRule;
-use crate::settings::FirewallTwins;
+use crate::settings::{FirewallTwins, LegacyPods, Strategy};
 use engine::check::{Check, Finding, Report};
 use engine::words::number;
 
@@ -37,28 +37,39 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
                 ),
             );
         }
-        for rule in &found.rules {
+        let adopts = (policy.strategy, policy.legacy_pods) == (Strategy::InPlace, LegacyPods::Adopt);
+        let passage = found.passage.iter().filter(|_| adopts).map(|rule| (rule, true));
+        let mut refused = found.refused;
+        for (rule, is_passage) in found.rules.iter().map(|rule| (rule, false)).chain(passage) {
             match (policy.firewall_twins, &rule.refused) {
-                (FirewallTwins::Refuse, _) => report.fail("Node", &node.name, needed(rule)),
-                (FirewallTwins::Write, None) => report.warn("Node", &node.name, will_be_written(rule)),
-                (FirewallTwins::Write, Some(problem)) => {
+                (_, Some(problem)) => {
+                    refused = refused.saturating_sub(u32::from(!is_passage));
                     report.fail("Node", &node.name, cannot_be_written(rule, problem));
                 }
+                (FirewallTwins::Refuse, None) if is_passage => {
+                    report.fail("Node", &node.name, needed_for_adoption(rule));
+                }
+                (FirewallTwins::Refuse, None) => report.fail("Node", &node.name, needed(rule)),
+                (FirewallTwins::Write, None) => report.warn("Node", &node.name, will_be_written(rule)),
             }
         }
-        // The agent writes these as well, and stops before its first change if one is refused.
-        if found.more > 0 && policy.firewall_twins == FirewallTwins::Refuse {
-            let more = number(
-                usize::try_from(found.more).unwrap_or(usize::MAX),
-                "more rule",
-                "more rules",
-            );
+        // With twins by the agent, only the refused ones are the user's.
+        let more = match policy.firewall_twins {
+            FirewallTwins::Refuse => found.more,
+            FirewallTwins::Write => refused,
+        };
+        if more > 0 {
+            let more = usize::try_from(more).unwrap_or(usize::MAX);
             report.fail(
                 "Node",
                 &node.name,
                 Finding::new(
                     "firewall",
-                    more,
+                    number(
+                        more,
+                        "more rule without its twin",
+                        "more rules without their twins",
+                    ),
                     "a second rule for the links of Calico beside each",
                     "add them like the others",
                 ),
@@ -82,21 +93,33 @@ fn needed(rule: &ForeignRule) -> Finding<'_> {
     )
 }
 
+fn needed_for_adoption(rule: &ForeignRule) -> Finding<'_> {
+    Finding::new(
+        &rule.chain,
+        &rule.rule,
+        format!("also, while pods are adopted: {}", rule.twin),
+        "for some seconds pods keep the links veth… off the bridge, so that neither this rule nor that for cali… applies to them: add \
+         this rule as well, on every node, and remove it after the migration; or let the agents write it for that time \
+         (--write-firewall-twins); or leave the pods on their bridge (--legacy-pods keep or restart, or strategy drain)",
+    )
+}
+
 fn will_be_written(rule: &ForeignRule) -> Finding<'_> {
     Finding::new(
         &rule.chain,
         &rule.rule,
         format!("also: {}", rule.twin),
-        "nothing for the migration: the agent writes the second rule with the comment replumb-twin, and a rollback removes it. Add it \
-         to the permanent rules of its program as well, before that program reloads them or the node restarts",
+        "nothing for the migration: the agent writes the second rule, with the comment replumb-twin (replumb-passage for an adoption), and \
+         removes it in a rollback. Add the rule for the links of Calico to the permanent rules of its program as well, before that program \
+         reloads them or the node restarts",
     )
 }
 
 fn cannot_be_written<'rule>(rule: &'rule ForeignRule, problem: &'rule str) -> Finding<'rule> {
     Finding::new(
         &rule.chain,
-        format!("{}; the agent cannot write its twin: {problem}", rule.rule),
+        format!("{}; no agent can write its twin: {problem}", rule.rule),
         format!("also: {}", rule.twin),
-        "add a rule for the links cali… and vxlan.calico with the same effect by the program that owns this one",
+        "change the rules of the program that owns this one, so that they say the same about the links cali… and vxlan.calico",
     )
 }

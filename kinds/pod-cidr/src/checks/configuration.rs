@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use super::{CheckName, CheckPolicy};
 use crate::facts::{ClusterFacts, ControllerManager};
 use crate::hardcoded_range::{self, Change};
+use crate::host::HostFacts;
 use crate::kube_proxy_rules;
 use crate::settings::Settings;
 use engine::check::{Check, Finding, Report, names};
@@ -24,35 +25,13 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPoli
 /// that no tenant can prevent the start of a migration.
 fn mentioned(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::Configuration);
-    let hosts = || facts.hosts.iter().map(|(node, host)| (node.as_str(), host));
-    let linux_nodes = facts.linux_nodes().map(|node| node.name.as_str());
-    let unknown = kube_proxy_rules::unknown(linux_nodes.map(|node| (node, facts.hosts.get(node))));
-    if let Some((node, found)) = unknown.first()
-        && !facts.kube_proxy_is_known
-        && !policy.local_ranges_checked
-    {
-        let others = match unknown.len() - 1 {
-            0 => String::new(),
-            others => format!(", and {} like it", number(others, "other node", "other nodes")),
-        };
-        report.unknown(
-            "",
-            "kube-proxy",
-            Finding::new(
-                "",
-                format!(
-                    "no pod or DaemonSet of kube-system runs it with flags or with a ConfigMap, and its rules do not show the ranges \
-                     that it takes for pods: node {node}: {found}{others}"
-                ),
-                "both ranges, or another way to recognize pods, while pods of both ranges exist",
-                "look at the program that routes Services on a node (kube-proxy on the host, k3s, eBPF): if it has \
-                 --cluster-cidr or clusterCIDR, set one range around both; then confirm by spec.podCidr.localRangesChecked \
-                 (--local-ranges-checked). Otherwise packets of moved pods to other nodes get the address of their node",
-            ),
-        );
-    }
+    kube_proxy(facts, policy, &mut report);
     let (from, to) = (settings.from.value, settings.to.value);
-    let mentions = kube_proxy_rules::with_rules(&facts.mentions, hosts(), &from, &to);
+    let mentions = if policy.local_ranges_checked {
+        facts.mentions.clone()
+    } else {
+        kube_proxy_rules::with_rules(&facts.mentions, hosts(facts), &from, &to)
+    };
     let before = hardcoded_range::before(&mentions, &from, &to).into_iter();
     let (of_tenants, of_the_cluster): (Vec<Change>, Vec<Change>) =
         before.partition(|change| change.owner.tenant().is_some());
@@ -88,6 +67,56 @@ fn mentioned(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
         "settings and policies in the API",
         format!("no object needs a change from {from}"),
     )
+}
+
+/// The reports of agents, by node.
+fn hosts(facts: &ClusterFacts) -> impl Iterator<Item = (&str, &HostFacts)> {
+    facts.hosts.iter().map(|(node, host)| (node.as_str(), host))
+}
+
+/// What is not known of kube-proxy.
+fn kube_proxy(facts: &ClusterFacts, policy: CheckPolicy, report: &mut Report) {
+    let linux_nodes = facts.linux_nodes().map(|node| node.name.as_str());
+    let unknown = kube_proxy_rules::unknown(linux_nodes.map(|node| (node, facts.hosts.get(node))));
+    if let Some((node, found)) = unknown.first()
+        && !facts.kube_proxy_is_known
+        && !policy.local_ranges_checked
+    {
+        let others = match unknown.len() - 1 {
+            0 => String::new(),
+            others => format!(", and {} like it", number(others, "other node", "other nodes")),
+        };
+        report.unknown(
+            "",
+            "kube-proxy",
+            Finding::new(
+                "",
+                format!(
+                    "no pod or DaemonSet of kube-system runs it with flags or with a ConfigMap, and its rules do not show the ranges \
+                     that it takes for pods: node {node}: {found}{others}"
+                ),
+                "both ranges, or another way to recognize pods, while pods of both ranges exist",
+                "look at the program that routes Services on a node (kube-proxy on the host, k3s, eBPF): if it has \
+                 --cluster-cidr or clusterCIDR, set one range around both; then confirm by spec.podCidr.localRangesChecked \
+                 (--local-ranges-checked). Otherwise packets of moved pods to other nodes get the address of their node",
+            ),
+        );
+    }
+    if let Some(found) = kube_proxy_rules::unreadable(hosts(facts))
+        && facts.kube_proxy_is_known
+        && !policy.local_ranges_checked
+    {
+        report.warn(
+            "",
+            "kube-proxy",
+            Finding::new(
+                "",
+                found,
+                "the ranges that kube-proxy takes for those of pods, on every node",
+                "nothing before the start: the migration waits for it in stage Widen, before any pod moves",
+            ),
+        );
+    }
 }
 
 /// Nodes keep their podCIDR. A controller manager that allocates podCIDRs exits when it starts if one is outside its range.

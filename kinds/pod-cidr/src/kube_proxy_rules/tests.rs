@@ -92,6 +92,27 @@ fn rules_by_links_or_unknown_rules_have_no_range() {
     );
 }
 
+#[test]
+fn rules_that_cannot_be_read_are_named_and_absent_ones_are_not() {
+    let unread = |problem: &str| host(Found::Malformed(problem.to_owned()));
+    let hosts = [
+        ("a", host(Found::Absent)),
+        ("b", unread("rules in nftables and iptables at once")),
+        ("c", by_ranges(&[OLD])),
+        ("d", unread("nft was killed")),
+    ];
+    let all = || hosts.iter().map(|(node, host)| (*node, host));
+    let found = unreadable(all()).unwrap();
+    assert!(
+        found.starts_with("rules of kube-proxy on node b: found rules in nftables and iptables at once, and 1 other node like it"),
+        "{found}"
+    );
+    assert_eq!(
+        unreadable(all().filter(|(node, _)| ["a", "c"].contains(node))),
+        None
+    );
+}
+
 /// One fault has one message: first the configuration, and once that is right, the nodes that do not have it yet.
 #[test]
 fn rules_follow_the_configuration_and_are_named_once_they_differ() {
@@ -114,6 +135,12 @@ fn rules_follow_the_configuration_and_are_named_once_they_differ() {
     );
     assert!(found[0].contains("restart kube-proxy there"), "{found:?}");
     assert_eq!(waits(&[configured(&[BOTH])], &hosts[2..]), [""; 0]);
+    // kube-proxy does not start with two ranges of one family: its former rules stay.
+    let found = waits(&[configured(&[OLD, NEW])], &hosts[..1]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("rules of kube-proxy on node a"), "{found:?}");
+    let dual = waits(&[configured(&[BOTH, "fd00:244::/56"])], &hosts[2..]);
+    assert_eq!(dual, [""; 0]);
 }
 
 #[test]

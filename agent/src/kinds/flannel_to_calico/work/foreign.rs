@@ -5,57 +5,52 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use api::FailureCategory;
 use api::node_migration::Failure;
-use flannel_to_calico::foreign_rules::ForeignRules;
+use engine::words::lines;
+use flannel_to_calico::foreign_rules::{ForeignRules, TwinOf};
+use flannel_to_calico::host::HostSettings;
 use flannel_to_calico::phase::{Goal, Phase};
-use runtime::error::chain;
 
-use crate::host::firewall::foreign::{self, Foreign};
-use crate::host::program::ProgramError;
+use crate::host::firewall::foreign;
 
 /// Age at which the rules are read again.
 const AGE: Duration = Duration::from_mins(1);
-
-/// The state of the host, and what the user wants.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Situation<'spec> {
-    /// The state of the host.
-    pub phase: Phase,
-    /// What the host is brought to.
-    pub goal: Goal,
-    /// Whether the agent writes twins.
-    pub writes_twins: bool,
-    /// Name of the Migration; none without one.
-    pub migration: Option<&'spec str>,
-}
+/// The same after a problem: reading takes the locks of iptables.
+const AFTER_PROBLEM: Duration = Duration::from_secs(10);
+/// Time limit of a task: steps and rollbacks of the host wait for it.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// What to do about the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Task {
+pub(super) enum Task {
     /// Report them: the migration has not changed the host.
     Report,
-    /// Write the missing twins, and report.
-    Write,
-    /// Remove the written twins: the host is back on flannel.
-    Remove,
+    /// Keep twins of these kinds, and no others.
+    Keep(&'static [TwinOf]),
     /// Nothing: the check is over, and steps must not wait.
     Nothing,
 }
 
-impl Situation<'_> {
-    fn task(self) -> Task {
-        let Self {
-            phase,
-            goal,
-            writes_twins,
-            migration: _,
-        } = self;
+impl Task {
+    /// Whether a host in this phase with this goal may change only if its rules have their twins: before its first change. Later
+    /// the host needs its steps, and a rollback its way back, whatever the rules are.
+    pub(super) fn is_needed(phase: Phase, goal: Goal) -> bool {
+        phase == Phase::Flannel && goal.is_forward()
+    }
+
+    /// The task for a host in this phase with this goal.
+    pub(super) fn of(phase: Phase, goal: Goal, settings: &HostSettings) -> Self {
         match (phase, goal) {
-            (Phase::Flannel, Goal::Hold) => Task::Report,
-            _ if !writes_twins => Task::Nothing,
-            (Phase::Flannel, Goal::Flannel) => Task::Remove,
-            // The twins stay until the links of Calico are gone.
-            _ => Task::Write,
+            (Phase::Flannel, Goal::Hold) => Self::Report,
+            _ if !settings.write_firewall_twins => Self::Nothing,
+            (Phase::Flannel, Goal::Flannel) => Self::Keep(&[]),
+            // Pods leave the bridge, or return to it. Late pods, too, before the phase is Calico.
+            _ if settings.adopt_pods && !(phase == Phase::Calico && goal != Goal::Flannel) => {
+                Self::Keep(&[TwinOf::Calico, TwinOf::Passage])
+            }
+            // These stay until the links of Calico are gone.
+            _ => Self::Keep(&[TwinOf::Calico]),
         }
     }
 }
@@ -73,78 +68,94 @@ struct Read {
     /// Name of the Migration that it was for; none without one.
     migration: Option<String>,
     task: Task,
-    rules: ForeignRules,
+    outcome: Outcome,
+}
+
+/// The outcome of a task.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    /// The rules to report; `None` if they are not known.
+    pub rules: Option<ForeignRules>,
+    /// Why the rules do not have the twins that they need.
+    pub problem: Option<Failure>,
 }
 
 impl ForeignRuleKeeper {
-    /// Does what the situation asks for, and returns the rules to report. Read again if the last reading is old, or was for another
-    /// Migration or task: the user may have corrected the rules in between.
-    ///
-    /// # Errors
-    ///
-    /// A twin cannot be written or removed, or the rules cannot be read in order to do so.
-    pub(super) async fn keep(
-        &mut self,
-        situation: Situation<'_>,
-        proc: &Path,
-    ) -> Result<Option<ForeignRules>, Failure> {
-        let task = situation.task();
+    /// Performs the task. Read again if the last reading is old, or was for another Migration or task: the user may have corrected the
+    /// rules in between.
+    pub(super) async fn perform(&mut self, task: Task, migration: Option<&str>, proc: &Path) -> Outcome {
         if task == Task::Nothing {
             self.read = None;
-            return Ok(None);
+            return Outcome::default();
         }
         let is_current = |read: &Read| {
-            read.at.elapsed() < AGE && read.migration.as_deref() == situation.migration && read.task == task
+            let age = if read.outcome.problem.is_some() {
+                AFTER_PROBLEM
+            } else {
+                AGE
+            };
+            read.at.elapsed() < age && read.migration.as_deref() == migration && read.task == task
         };
-        if !self.read.as_ref().is_some_and(is_current) {
-            self.read = None;
-            let found = perform(task, foreign::read(proc).await, proc).await?;
-            self.read = Some(Read {
-                at: Instant::now(),
-                migration: situation.migration.map(str::to_owned),
-                task,
-                rules: found.report,
-            });
+        if let Some(read) = self.read.as_ref().filter(|read| is_current(read)) {
+            return read.outcome.clone();
         }
-        let rules = self.read.as_ref().map(|read| read.rules.clone());
-        Ok(rules.filter(|_| task != Task::Remove))
-    }
-}
-
-/// Writes or removes twins, and returns the rules after that.
-async fn perform(task: Task, found: Foreign, proc: &Path) -> Result<Foreign, Failure> {
-    let is_to_change = match task {
-        Task::Write => found.lacks_twins(),
-        // A Migration may be deleted before it has removed them.
-        Task::Remove | Task::Report => found.has_written_twins(),
-        Task::Nothing => false,
-    };
-    if let (Task::Write | Task::Remove, Some(problem)) = (task, &found.report.problem) {
-        return Err(Failure {
-            category: api::FailureCategory::ProgramAnswer.into(),
-            message: format!("rules of other programs, for their twins: {problem}"),
-            retriable: true,
+        let outcome = tokio::time::timeout(LIMIT, keep(task, proc))
+            .await
+            .unwrap_or_else(|_| Outcome {
+                rules: None,
+                problem: Some(failure(
+                    FailureCategory::ProgramTimedOut,
+                    &format!("not done within {} s", LIMIT.as_secs()),
+                )),
+            });
+        if let Some(problem) = &outcome.problem {
+            tracing::warn!(message = problem.message, "rules of other programs");
+        }
+        self.read = Some(Read {
+            at: Instant::now(),
+            migration: migration.map(str::to_owned),
+            task,
+            outcome: outcome.clone(),
         });
+        outcome
     }
-    if !is_to_change {
-        return Ok(found);
-    }
-    let (changed, what) = if task == Task::Write {
-        (found.write_twins().await, "writing")
-    } else {
-        (found.remove_twins().await, "removing")
-    };
-    changed.map_err(|error| failure(what, &error))?;
-    tracing::info!(what, "twins of rules of other programs: done");
-    Ok(foreign::read(proc).await)
 }
 
-fn failure(what: &str, error: &ProgramError) -> Failure {
+/// Reads the rules, writes and removes twins, and reads the rules again if one was written or removed.
+async fn keep(task: Task, proc: &Path) -> Outcome {
+    let found = foreign::read(proc).await;
+    let wanted = match task {
+        Task::Keep(wanted) => wanted,
+        // A Migration may be deleted before its agents have removed their twins.
+        Task::Report | Task::Nothing => &[],
+    };
+    let mut problems: Vec<String> = found.report.problem.iter().cloned().collect();
+    let mut found = found;
+    if found.differs(wanted) {
+        problems.extend(found.keep(wanted).await);
+        found = foreign::read(proc).await;
+        tracing::info!(
+            ?wanted,
+            "twins of other programs' rules were written and removed as wanted"
+        );
+    }
+    let refused = found.report.refused > 0 && wanted.contains(&TwinOf::Calico);
+    if refused && problems.is_empty() {
+        problems.push(format!("{} of them cannot be written", found.report.refused));
+    }
+    let is_to_keep = matches!(task, Task::Keep(_));
+    Outcome {
+        rules: Some(found.report),
+        problem: (is_to_keep && !problems.is_empty())
+            .then(|| failure(FailureCategory::ProgramRefused, &lines(&problems))),
+    }
+}
+
+fn failure(category: FailureCategory, problem: &str) -> Failure {
     Failure {
-        category: error.category().into(),
+        category: category.into(),
         message: format!(
-            "{what} twins of other programs' rules for the links of Calico (comment replumb-twin): {}",
-            chain(error)
+            "could not keep twins of other programs' rules for the links of Calico (comment replumb-twin): {problem}"
         ),
         retriable: true,
     }
@@ -156,27 +167,35 @@ mod tests {
 
     use super::*;
 
+    const CALICO: Task = Task::Keep(&[TwinOf::Calico]);
+    const BOTH: Task = Task::Keep(&[TwinOf::Calico, TwinOf::Passage]);
+    const NONE: Task = Task::Keep(&[]);
+
     #[rstest]
-    #[case::before_the_start(Phase::Flannel, Goal::Hold, true, Task::Report)]
-    #[case::first_step(Phase::Flannel, Goal::Held, true, Task::Write)]
-    #[case::first_step_without_twins(Phase::Flannel, Goal::Held, false, Task::Nothing)]
-    #[case::at_the_end(Phase::Calico, Goal::Calico, true, Task::Write)]
-    #[case::without_orders(Phase::Calico, Goal::Hold, true, Task::Write)]
-    #[case::on_the_way_back(Phase::Held, Goal::Flannel, true, Task::Write)]
-    #[case::back(Phase::Flannel, Goal::Flannel, true, Task::Remove)]
-    #[case::back_without_twins(Phase::Flannel, Goal::Flannel, false, Task::Nothing)]
+    #[case::before_the_start(Phase::Flannel, Goal::Hold, true, true, Task::Report)]
+    #[case::first_step(Phase::Flannel, Goal::Held, true, false, CALICO)]
+    #[case::first_step_of_an_adoption(Phase::Flannel, Goal::Held, true, true, BOTH)]
+    #[case::first_step_without_twins(Phase::Flannel, Goal::Held, false, true, Task::Nothing)]
+    #[case::while_pods_are_adopted(Phase::Mixed, Goal::Calico, true, true, BOTH)]
+    #[case::at_the_end(Phase::Calico, Goal::Calico, true, true, CALICO)]
+    #[case::without_orders(Phase::Calico, Goal::Hold, true, true, CALICO)]
+    #[case::pods_return(Phase::Calico, Goal::Flannel, true, true, BOTH)]
+    #[case::back(Phase::Flannel, Goal::Flannel, true, true, NONE)]
+    #[case::back_without_twins(Phase::Flannel, Goal::Flannel, false, true, Task::Nothing)]
     fn the_task_follows_the_host(
         #[case] phase: Phase,
         #[case] goal: Goal,
-        #[case] writes_twins: bool,
+        #[case] write_firewall_twins: bool,
+        #[case] adopt_pods: bool,
         #[case] expected: Task,
     ) {
-        let situation = Situation {
-            phase,
-            goal,
-            writes_twins,
-            migration: Some("m"),
+        let settings = HostSettings {
+            write_firewall_twins,
+            adopt_pods,
+            ..HostSettings::before_detection("/etc/cni/net.d")
         };
-        assert_eq!(situation.task(), expected);
+        assert_eq!(Task::of(phase, goal, &settings), expected);
+        let before_the_first_change = phase == Phase::Flannel && goal == Goal::Held;
+        assert_eq!(Task::is_needed(phase, goal), before_the_first_change);
     }
 }
