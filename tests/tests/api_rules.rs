@@ -796,7 +796,7 @@ fn contained(wanted: &Value, found: &Value) -> Result<(), String> {
 fn full_migration_spec() -> Value {
     json!({
         "flannelToCalico": {
-            "strategy": "InPlace", "legacyPods": "Restart", "allowSingleNode": true,
+            "strategy": "InPlace", "legacyPods": "Restart", "firewallTwins": "Write", "allowSingleNode": true,
             "options": {
                 "flannelNetwork": "10.244.0.0/16", "flannelDaemonSetName": "kube-flannel-ds",
                 "flannelDaemonSetNamespace": "kube-flannel", "flannelMtu": 1450, "flannelIpMasquerade": true,
@@ -816,7 +816,7 @@ fn full_migration_spec() -> Value {
             "timeoutSeconds": 900, "gracePeriodSeconds": 30, "onBlocked": "Skip", "deleteEmptyDirData": true,
             "force": true,
         },
-        "gates": {"traffic": "Ignore", "maxLossRatio": 0.25, "maxGapMilliseconds": 500, "soak": "Elapsed"},
+        "gates": {"traffic": "Ignore", "maxLossRatio": 0.25, "maxGapMilliseconds": 500, "sourceAddresses": "Ignore", "soak": "Elapsed"},
         "planHash": "abc", "resumedAt": "2026-03-01T10:00:00Z",
     })
 }
@@ -909,7 +909,7 @@ fn full_node_spec() -> Value {
             "goal": "Held",
             "host": {
                 "vni": 1, "port": 8472, "mtu": 1450, "cniConfigurationDirectory": "/etc/cni/net.d", "blockSize": 25,
-                "nodeRangeLength": 23, "adoptPods": true,
+                "nodeRangeLength": 23, "adoptPods": true, "writeFirewallTwins": true,
                 "adoption": {"takingSeconds": 30, "resumedAt": "2026-03-01T10:00:00Z"},
                 "ipv6": {"blockSize": 122, "flannelPods": true, "mtu": 1430, "nodeRangeLength": 64},
             },
