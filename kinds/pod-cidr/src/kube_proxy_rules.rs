@@ -87,14 +87,19 @@ pub fn unreadable<'facts>(
             Found::Present(_) | Found::Absent => None,
         });
     let (node, problem) = unreadable.next()?;
-    let others = match unreadable.count() {
-        0 => String::new(),
-        others => format!(", and {} like it", number(others, "other node", "other nodes")),
-    };
+    let others = and_others(unreadable.count());
     Some(format!(
         "rules of kube-proxy on node {node}: found {problem}{others}, needed the ranges that it takes for those of pods. Fix: correct \
          what the message names, or look at the rules yourself and confirm by spec.podCidr.localRangesChecked (--local-ranges-checked)"
     ))
+}
+
+/// The number of further nodes like a named one, as the end of a sentence; empty for none.
+pub fn and_others(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        others => format!(", and {} like it", number(others, "other node", "other nodes")),
+    }
 }
 
 /// Nodes whose rules do not show how kube-proxy recognizes pods, each with what was found instead.

@@ -19,19 +19,18 @@ pub(super) fn warn(memory: &mut Memory, migration: &Migration, snapshot: &Snapsh
 fn warnings<'objects>(
     objects: impl IntoIterator<Item = &'objects Arc<NodeMigration>>,
 ) -> Vec<(String, String)> {
-    let of_kind = objects.into_iter().filter_map(|object| {
-        let status = object.status.as_ref()?.flannel_to_calico.as_ref()?;
-        let spec = object.spec.flannel_to_calico.as_ref()?;
-        Some((&object.spec.node_name, missing_twins(spec, status)))
-    });
-    let of_node = |(node, twins): (&String, _)| -> Vec<(String, String)> {
-        let twins: Vec<String> = Iterator::collect(twins);
-        let lines = twins
-            .into_iter()
-            .map(|twin| (format!("node {node}"), format!("node {node}: {twin}")));
-        lines.collect()
-    };
-    of_kind.flat_map(of_node).collect()
+    let mut found = Vec::new();
+    for object in objects {
+        let status = object
+            .status
+            .as_ref()
+            .and_then(|status| status.flannel_to_calico.as_ref());
+        if let (Some(spec), Some(status)) = (&object.spec.flannel_to_calico, status) {
+            let node = format!("node {}", object.spec.node_name);
+            found.extend(missing_twins(spec, status).map(|twin| (node.clone(), format!("{node}: {twin}"))));
+        }
+    }
+    found
 }
 
 #[cfg(test)]

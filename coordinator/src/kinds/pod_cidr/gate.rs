@@ -81,7 +81,7 @@ impl Pass<'_> {
         } else if is_open && unproved.is_none() {
             known.proved_at = known.proved_at.or(Some(self.now));
         }
-        // The user may restart kube-proxy in stage Widen: such a loss ends by itself, and is no breach of the migration.
+        // The user may restart kube-proxy in stage Widen: such a loss ends without help, and is no breach of the migration.
         let lost_before = if has_changed_nothing {
             let breaches = std::mem::take(&mut watched.breaches);
             breaches.first().map(|breach| before_any_change(breach))

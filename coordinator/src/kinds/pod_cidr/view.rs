@@ -174,12 +174,11 @@ impl Pass<'_> {
         left: &IpNet,
         target: &IpNet,
     ) -> (Vec<RangeUse>, Vec<String>) {
-        if self.kind.local_ranges_checked {
-            return (mentions.to_vec(), hardcoded_range::widen(mentions, left, target));
-        }
-        let all = kube_proxy_rules::with_rules(mentions, self.hosts(), left, target);
+        // The user has confirmed what the rules would show.
+        let hosts = || self.hosts().filter(|_| !self.kind.local_ranges_checked);
+        let all = kube_proxy_rules::with_rules(mentions, hosts(), left, target);
         let mut widen = hardcoded_range::widen(&all, left, target);
-        widen.extend(kube_proxy_rules::unreadable(self.hosts()));
+        widen.extend(kube_proxy_rules::unreadable(hosts()));
         (all, widen)
     }
 

@@ -11,7 +11,6 @@ use crate::kube_proxy_rules;
 use crate::settings::Settings;
 use engine::check::{Check, Finding, Report, names};
 use engine::ranges::overlap;
-use engine::words::number;
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
     [
@@ -27,11 +26,7 @@ fn mentioned(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
     let mut report = Report::new(CheckName::Configuration);
     kube_proxy(facts, policy, &mut report);
     let (from, to) = (settings.from.value, settings.to.value);
-    let mentions = if policy.local_ranges_checked {
-        facts.mentions.clone()
-    } else {
-        kube_proxy_rules::with_rules(&facts.mentions, hosts(facts), &from, &to)
-    };
+    let mentions = kube_proxy_rules::with_rules(&facts.mentions, hosts(facts, policy), &from, &to);
     let before = hardcoded_range::before(&mentions, &from, &to).into_iter();
     let (of_tenants, of_the_cluster): (Vec<Change>, Vec<Change>) =
         before.partition(|change| change.owner.tenant().is_some());
@@ -69,9 +64,10 @@ fn mentioned(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
     )
 }
 
-/// The reports of agents, by node.
-fn hosts(facts: &ClusterFacts) -> impl Iterator<Item = (&str, &HostFacts)> {
-    facts.hosts.iter().map(|(node, host)| (node.as_str(), host))
+/// The reports of agents, by node; none if the user has confirmed what the rules of kube-proxy in them would show.
+fn hosts(facts: &ClusterFacts, policy: CheckPolicy) -> impl Iterator<Item = (&str, &HostFacts)> {
+    let hosts = facts.hosts.iter().filter(move |_| !policy.local_ranges_checked);
+    hosts.map(|(node, host)| (node.as_str(), host))
 }
 
 /// What is not known of kube-proxy.
@@ -82,10 +78,7 @@ fn kube_proxy(facts: &ClusterFacts, policy: CheckPolicy, report: &mut Report) {
         && !facts.kube_proxy_is_known
         && !policy.local_ranges_checked
     {
-        let others = match unknown.len() - 1 {
-            0 => String::new(),
-            others => format!(", and {} like it", number(others, "other node", "other nodes")),
-        };
+        let others = kube_proxy_rules::and_others(unknown.len() - 1);
         report.unknown(
             "",
             "kube-proxy",
@@ -102,9 +95,8 @@ fn kube_proxy(facts: &ClusterFacts, policy: CheckPolicy, report: &mut Report) {
             ),
         );
     }
-    if let Some(found) = kube_proxy_rules::unreadable(hosts(facts))
+    if let Some(found) = kube_proxy_rules::unreadable(hosts(facts, policy))
         && facts.kube_proxy_is_known
-        && !policy.local_ranges_checked
     {
         report.warn(
             "",

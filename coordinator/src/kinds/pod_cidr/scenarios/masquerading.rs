@@ -34,6 +34,17 @@ async fn turns(api: &FakeApi, count: usize, of_node: impl Fn(&str, &Value) -> Va
     }
 }
 
+/// Passes with these reports until the migration is in this phase.
+async fn turns_until(api: &FakeApi, phase: &str, of_node: impl Fn(&str, &Value) -> Value) {
+    for _ in 0..60 {
+        turns(api, 1, &of_node).await;
+        if status(api)["phase"] == phase {
+            return;
+        }
+    }
+    panic!("{:#}", status(api));
+}
+
 /// The user restarts kube-proxy on one node after the other. Before the last one has both ranges, no pod may get an address of
 /// the new range. The first reports arrive when the pool exists already.
 #[tokio::test]
@@ -62,14 +73,7 @@ async fn no_pool_opens_before_the_rules_of_each_node_have_both_ranges() {
         let is_open = pool["spec"]["disabled"] != true && pool["spec"]["nodeSelector"] != "!all()";
         assert_eq!(is_open, is_old, "{pool:#}");
     }
-    for _ in 0..60 {
-        report(&api, |_, _| by_range(both));
-        turn(&api).await;
-        if status(&api)["phase"] == "Completed" {
-            return;
-        }
-    }
-    panic!("{:#}", status(&api));
+    turns_until(&api, "Completed", |_, _| by_range(both)).await;
 }
 
 /// Packets from the new range that arrive with the address of a node.
@@ -111,14 +115,7 @@ async fn a_user_may_accept_that_packets_are_masqueraded() {
         MIGRATION,
         &json!({ "spec": { "gates": { "sourceAddresses": "Ignore" } } }),
     );
-    for _ in 0..80 {
-        report(&api, |_, object| masquerade(object));
-        turn(&api).await;
-        if status(&api)["phase"] == "Completed" {
-            return;
-        }
-    }
-    panic!("{:#}", status(&api));
+    turns_until(&api, "Completed", |_, object| masquerade(object)).await;
 }
 
 /// It begins when half of the pods have moved: no further pod moves, and a rollback is not stopped.
@@ -143,14 +140,7 @@ async fn later_masquerading_holds_the_moves_and_no_rollback() {
     turns(&api, 4, |_, object| masquerade(object)).await;
     assert_eq!(status(&api)["reason"], "PodsMasqueraded", "{:#}", status(&api));
     desire(&api, "Rollback");
-    for _ in 0..80 {
-        report(&api, |_, object| masquerade(object));
-        turn(&api).await;
-        if status(&api)["phase"] == "RolledBack" {
-            return;
-        }
-    }
-    panic!("{:#}", status(&api));
+    turns_until(&api, "RolledBack", |_, object| masquerade(object)).await;
 }
 
 /// A user restarts kube-proxy, as stage Widen asks for: new endpoints of a Service do not answer meanwhile. The migration waits
